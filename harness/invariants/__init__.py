@@ -1,0 +1,1 @@
+"""Invariants: one file a family, each a keyed fold over a history. The contract is in ``core``."""
