@@ -1,0 +1,1 @@
+"""What can go wrong on the way, and where we listen."""

@@ -1,0 +1,1 @@
+"""Brokers under test and how each is run."""
