@@ -1,0 +1,1 @@
+"""How a client library under test is driven: one contract, many languages (``docs/adapter-contract.md``)."""
