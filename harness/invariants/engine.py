@@ -1,0 +1,182 @@
+"""Runs invariants over events: online as they are recorded, or over a stored history, with the same answer.
+
+The stream of a key is the one ``harness.invariants.core`` defines; a key that appears late is first shown the
+broadcast events that came before it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from harness.history.event import Event
+from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
+
+EXAMPLES_KEPT = 8
+"""Examples kept for one (clause, key, name) of an anomaly, and for one (clause, key) of an undecided question."""
+
+
+class InvariantFailed(Exception):
+    """An invariant itself broke: the harness is at fault, never the system under test."""
+
+
+class ClauseResult(msgspec.Struct, kw_only=True):
+    """What is known of one clause. ``judged``: how often it was really put to test; the totals count past the cap."""
+
+    judged: int = 0
+    anomalies: list[Anomaly] = []
+    undecided: list[Undecided] = []
+    anomalies_total: int = 0
+    undecided_total: int = 0
+
+
+class Judgement(msgspec.Struct, kw_only=True):
+    """The answer of one or more runs: every clause of the invariants used has an entry, also when never judged."""
+
+    results: dict[str, ClauseResult] = {}
+
+    def merge(self, other: Judgement) -> Judgement:
+        """The judgement of both histories together; neither operand changes. Order does not matter."""
+        merged: dict[str, ClauseResult] = {}
+        for clause in sorted(self.results.keys() | other.results.keys()):
+            parts = [source.results[clause] for source in (self, other) if clause in source.results]
+            merged[clause] = _sorted_result(
+                ClauseResult(
+                    judged=sum(part.judged for part in parts),
+                    anomalies=[anomaly for part in parts for anomaly in part.anomalies],
+                    undecided=[question for part in parts for question in part.undecided],
+                    anomalies_total=sum(part.anomalies_total for part in parts),
+                    undecided_total=sum(part.undecided_total for part in parts),
+                )
+            )
+        return Judgement(results=merged)
+
+    @property
+    def anomalies(self) -> list[Anomaly]:
+        """All kept anomalies, clause by clause."""
+        return [anomaly for result in self.results.values() for anomaly in result.anomalies]
+
+
+class Judge:
+    """Folds events online. ``observe`` wants ascending ``index`` and never raises into whoever records."""
+
+    def __init__(self, invariants: Iterable[Invariant[Any]]) -> None:
+        self._folds = [_Fold(invariant) for invariant in invariants]
+        self._failure: InvariantFailed | None = None
+
+    def observe(self, event: Event) -> None:
+        """Take the next event. An invariant that raises is kept for ``finish``; the judge stops reading."""
+        if self._failure is not None:
+            return
+        for fold in self._folds:
+            try:
+                fold.observe(event)
+            except Exception as error:
+                name = fold.invariant.name
+                self._failure = InvariantFailed(f"invariant {name} broke at event {event.index}: {error!r}")
+                self._failure.__cause__ = error
+                return
+
+    @property
+    def found(self) -> int:
+        """How many anomalies are proved so far."""
+        return sum(fold.found for fold in self._folds)
+
+    def finish(self) -> Judgement:
+        """Close every stream. Raises InvariantFailed when an invariant broke. Call once."""
+        if self._failure is not None:
+            raise self._failure
+        judgement = Judgement()
+        for fold in self._folds:
+            try:
+                part = fold.finish()
+            except InvariantFailed:
+                raise
+            except Exception as error:
+                raise InvariantFailed(f"invariant {fold.invariant.name} broke at the end: {error!r}") from error
+            judgement = judgement.merge(part)
+        return judgement
+
+
+def judge_history(events: Iterable[Event], invariants: Sequence[Invariant[Any]]) -> Judgement:
+    """Judge a finished history, given in index order. Raises InvariantFailed."""
+    judge = Judge(invariants)
+    for event in events:
+        judge.observe(event)
+    return judge.finish()
+
+
+class _Fold:
+    """One invariant and the states of its keys."""
+
+    def __init__(self, invariant: Invariant[Any]) -> None:
+        self.invariant = invariant
+        self.found = 0
+        self._states: dict[Key, FoldState] = {}
+        self._broadcasts: list[Event] = []
+        self._anomalies: list[Anomaly] = []
+        self._totals: Counter[str] = Counter()
+        self._kept: Counter[tuple[str, Key, str]] = Counter()
+
+    def observe(self, event: Event) -> None:
+        invariant = self.invariant
+        key = invariant.key(event)
+        state = self._states.get(key) if key is not None else None
+        if key is not None and state is None:
+            state = self._states[key] = invariant.start(key)
+            for earlier in self._broadcasts:
+                self._take(invariant.step(state, earlier))
+        if invariant.broadcast(event):
+            self._broadcasts.append(event)
+            for everyone in self._states.values():
+                self._take(invariant.step(everyone, event))
+        elif state is not None:
+            self._take(invariant.step(state, event))
+
+    def finish(self) -> Judgement:
+        results = {clause: ClauseResult() for clause in self.invariant.clauses}
+        for state in self._states.values():
+            self._take(self.invariant.finish(state))
+        for state in self._states.values():
+            for clause, times in state.judged.items():
+                self._known(clause)
+                results[clause].judged += times
+            asked: Counter[str] = Counter()
+            for question in state.undecided:
+                self._known(question.clause)
+                result = results[question.clause]
+                result.undecided_total += 1
+                asked[question.clause] += 1
+                if asked[question.clause] <= EXAMPLES_KEPT:
+                    result.undecided.append(question)
+        for anomaly in self._anomalies:
+            results[anomaly.clause].anomalies.append(anomaly)
+        for clause, total in self._totals.items():
+            results[clause].anomalies_total = total
+        return Judgement(results={clause: _sorted_result(result) for clause, result in results.items()})
+
+    def _take(self, anomalies: Iterable[Anomaly]) -> None:
+        for anomaly in anomalies:
+            self._known(anomaly.clause)
+            self.found += 1
+            self._totals[anomaly.clause] += 1
+            group = (anomaly.clause, anomaly.key, anomaly.name)
+            self._kept[group] += 1
+            if self._kept[group] <= EXAMPLES_KEPT:
+                self._anomalies.append(anomaly)
+
+    def _known(self, clause: str) -> None:
+        if clause not in self.invariant.clauses:
+            raise InvariantFailed(f"invariant {self.invariant.name} does not declare clause {clause}")
+
+
+def _sorted_result(result: ClauseResult) -> ClauseResult:
+    """The same result in an order that does not depend on how the keys were interleaved."""
+    return msgspec.structs.replace(
+        result,
+        anomalies=sorted(result.anomalies, key=lambda item: (item.key, item.name, item.witness, item.message)),
+        undecided=sorted(result.undecided, key=lambda item: (item.key, item.witness, item.reason)),
+    )
