@@ -1,0 +1,67 @@
+"""What properties, gate and replay know of a world: open a session, perform steps, finish, read the outcome."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from harness.history.event import Event
+from harness.invariants.engine import Judgement
+from harness.worlds.plan import Fault, Operation, Plan
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What one plan led to. ``error`` is set when the harness itself failed: then nothing may be held against the system."""
+
+    judgement: Judgement
+    events: int
+    history: list[Event]
+    directory: Path | None = None
+    error: str | None = None
+
+
+class Described(Protocol):
+    """The name, version and capabilities of a system or client, as the verdicts and reports need them."""
+
+    name: str
+    version: str
+    capabilities: frozenset[str]
+
+
+class Session(Protocol):
+    """One plan being carried out, on topics of its own."""
+
+    def perform(self, step: Operation | Fault) -> None:
+        """Carry out one step and record it. Never raises for what the system or client does."""
+
+    def finish(self) -> Outcome:
+        """Heal, complete, drain, read everything back, judge."""
+
+
+class World(Protocol):
+    """A system and a client with faults between them. All calls are synchronous and come from one thread."""
+
+    @property
+    def system(self) -> Described: ...
+
+    @property
+    def client(self) -> Described: ...
+
+    def start(self) -> None:
+        """Start everything; raises SetupError and its kin when the environment is at fault."""
+
+    def stop(self) -> None:
+        """Stop everything this world started. Idempotent."""
+
+    def open(self, plan: Plan | None = None) -> Session:
+        """A session on fresh topics; only ``plan.topic_options`` is looked at."""
+
+
+def run_plan(world: World, plan: Plan) -> Outcome:
+    """Carry a whole plan out in one session."""
+    session = world.open(plan)
+    for step in plan.steps():
+        session.perform(step)
+    return session.finish()

@@ -1,0 +1,63 @@
+"""Runs a family in a world: directed plans first, then what Hypothesis draws; every outcome is handed on, none raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import hypothesis
+import msgspec
+from hypothesis import HealthCheck, Phase
+from hypothesis.stateful import run_state_machine_as_test
+
+from harness.fixture_files import fixture_directory
+from harness.worlds.plan import Plan
+from harness.worlds.world import Outcome, World, run_plan
+from properties.families import FAMILIES
+from properties.machine import bind
+
+__all__ = ["Settings", "directed_plans", "explore", "run_plan"]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much to draw. ``seed`` None: the same examples in every run (derived from the machine itself)."""
+
+    examples: int
+    steps: int
+    seed: int | None = None
+
+
+def explore(family: str, world: World, settings: Settings, on_outcome: Callable[[Plan, Outcome], None]) -> None:
+    """Carry out ``settings.examples`` drawn plans of a family; an error of the harness ends it by its own exception."""
+    if settings.examples <= 0:
+        return
+    machine = bind(FAMILIES[family], world, on_outcome)
+    if settings.seed is not None:
+        machine = cast(Any, hypothesis.seed(settings.seed)(machine))
+    run_state_machine_as_test(
+        machine,
+        settings=hypothesis.settings(
+            max_examples=settings.examples,
+            stateful_step_count=settings.steps,
+            deadline=None,
+            database=None,
+            derandomize=settings.seed is None,
+            phases=(Phase.generate,),
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
+        ),
+    )
+
+
+def directed_plans(family: str) -> list[tuple[str, Plan]]:
+    """The committed plans of a family (``fixtures/plans/FAMILY-*.json``), by name."""
+    return [(path.stem, load_plan(path.read_bytes())) for path in _plan_files(family)]
+
+
+def load_plan(data: bytes) -> Plan:
+    """A plan from its JSON. Raises msgspec.ValidationError naming the place."""
+    return msgspec.json.decode(data, type=Plan)
+
+
+def _plan_files(family: str) -> Iterable[Any]:
+    return sorted((fixture_directory() / "plans").glob(f"{family}-*.json"))
