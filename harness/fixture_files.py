@@ -1,0 +1,32 @@
+"""Where the files shipped with the harness are: ``fixtures/`` of the repository, or its copy inside a wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def fixture_directory() -> Path:
+    """The directory that holds ``seeds/``, ``plans/`` and ``known-failing/``.
+
+    A wheel carries the copy as ``harness/_fixtures``; a work tree has none and uses its own ``fixtures``.
+    """
+    packaged = _PACKAGE / "_fixtures"
+    return packaged if packaged.is_dir() else _PACKAGE.parent / "fixtures"
+
+
+def seeds_directory() -> Path:
+    """Where stored seeds are, one JSON file each."""
+    return fixture_directory() / "seeds"
+
+
+def known_failing_file(system: str) -> Path | None:
+    """The shipped list of known failures of a system, by the name before its ``@version``; None when there is none.
+
+    An address (``pulsar://...``) is somebody's own broker: it has no shipped list.
+    """
+    if "://" in system:
+        return None
+    path = fixture_directory() / "known-failing" / f"{system.split('@', 1)[0].replace(':', '-')}.txt"
+    return path if path.is_file() else None
