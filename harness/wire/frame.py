@@ -22,7 +22,15 @@ from harness.wire.pulsar_pb2 import BaseCommand, BrokerEntryMetadata, MessageMet
 from harness.wire.unknown import missing_fields, unknown_number
 
 WireErrorKind: TypeAlias = Literal[
-    "frame_too_large", "size_mismatch", "truncated", "bad_command", "bad_metadata", "bad_broker_metadata"
+    "frame_too_large",
+    "size_mismatch",
+    "truncated",
+    "bad_command",
+    "bad_metadata",
+    "bad_broker_metadata",
+    "bad_batch",
+    "bad_compression",
+    "uncompressed_size",
 ]
 CommandType: TypeAlias = BaseCommand.Type
 
@@ -41,7 +49,10 @@ _WITH_MESSAGE: Final = frozenset({BaseCommand.SEND, BaseCommand.MESSAGE})
 
 
 class WireError(Exception):
-    """Bytes that are no frame. ``frames`` are the good frames that the same ``feed`` completed before them."""
+    """Bytes that do not mean anything: no frame, or a payload (the last three kinds) that its metadata does not fit.
+
+    ``frames`` are the good frames that the same ``feed`` completed before the bad bytes.
+    """
 
     def __init__(self, kind: WireErrorKind, message: str, frames: tuple[Frame, ...] = ()) -> None:
         super().__init__(f"{kind}: {message}")
@@ -133,6 +144,25 @@ def decode(raw: bytes) -> Frame:
             raise
         return Frame(command, None, raw[at:], False, broker_metadata, raw)
     return Frame(command, metadata, raw[end:], checksum_ok, broker_metadata, raw)
+
+
+def entry_bytes(frame: Frame) -> bytes:
+    """Metadata and payload of a SEND or MESSAGE exactly as they travel and are stored, without the size between them.
+
+    They are equal for a SEND and every later MESSAGE of that entry. Of a frame whose metadata cannot be read it is
+    everything after the checksum; of any other command it is empty.
+    """
+    if frame.metadata is None:
+        return frame.payload
+    if frame.raw is None:
+        return frame.metadata.SerializePartialToString() + frame.payload
+    # The metadata is read from the bytes, since a peer's encoder may order its fields otherwise than ours.
+    at = 8 + _size(frame.raw, 4)
+    if frame.broker_metadata is not None:
+        _, at = _sized(frame.raw, at + 2)
+    if frame.checksum_ok is not None:
+        at += 6
+    return frame.raw[at + 4 :]
 
 
 class FrameDecoder:
