@@ -1,0 +1,36 @@
+"""How much a gate run tries: the three profiles, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+ProfileName = Literal["smoke", "ci", "nightly"]
+PROFILE_NAMES: tuple[str, ...] = get_args(ProfileName)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Times in seconds of wall time for the whole gate, shared out over its pairs of system and client.
+
+    ``explore_seconds``: until when new random examples are begun (directed plans always run); ``chunk`` examples of at
+    most ``steps`` steps are drawn at a time, family by family, at most ``examples`` a family. ``failure_seconds`` is
+    for shrinking and measuring all new failures together, ``shrink_seconds`` at most for one. ``tries``: runs in which
+    the reproduction rate of a shrunk failure is measured.
+    """
+
+    name: ProfileName
+    explore_seconds: float
+    chunk: int
+    examples: int
+    steps: int
+    failure_seconds: float
+    shrink_seconds: float
+    tries: int
+
+
+PROFILES: dict[str, Profile] = {
+    "smoke": Profile("smoke", 30, 5, 40, 12, 15, 6, 5),
+    "ci": Profile("ci", 300, 20, 300, 25, 240, 60, 20),
+    "nightly": Profile("nightly", 5400, 50, 20_000, 50, 3600, 600, 50),
+}

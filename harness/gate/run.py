@@ -1,0 +1,371 @@
+"""Runs the gate: directed plans and stored seeds first, then random exploration while there is time, pair by pair."""
+
+from __future__ import annotations
+
+import shutil
+import traceback
+import zlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from functools import partial
+from itertools import count
+from pathlib import Path
+from time import monotonic
+from typing import Protocol
+
+from harness import __version__
+from harness.clauses.catalogue import Catalogue, Clause
+from harness.gate.finding import Finding, Findings
+from harness.gate.investigation import Investigator
+from harness.gate.profile import Profile
+from harness.gate.result import ClauseText, Failure, GateResult, Pair
+from harness.known_failing import KnownFailure
+from harness.seeds.seed import Seed
+from harness.setup_error import SetupError
+from harness.tally import Tally
+from harness.verdict import Cell, decide, mark_stale
+from harness.worlds.plan import Plan
+from harness.worlds.world import Outcome, World, run_plan
+
+ERRORS_BEFORE_GIVING_UP = 3
+"""Runs in which the harness failed after which a pair's random exploration ends: the next ones would tell the same."""
+
+PASSING_HISTORIES_KEPT = 200
+"""Histories of runs without a finding that stay on disk in one pair; a nightly run would fill it otherwise."""
+
+
+class Watcher(Protocol):
+    """Whoever shows the progress of a gate run to a person."""
+
+    def pair(self, system: str, client: str) -> None:
+        """A pair is being started."""
+
+    def activity(self, text: str) -> None:
+        """What is being done right now, in a few words."""
+
+    def progress(self, family: str, runs: int, tally: Tally) -> None:
+        """One more run of a family is judged; ``tally`` is that of the pair."""
+
+    def finding(self, finding: Finding, accepted: str) -> None:
+        """A (clause, anomaly) was seen for the first time in this pair; ``accepted`` is '', 'known' or 'flaky'."""
+
+
+class Exploration(Protocol):
+    """What the gate needs of the state machines: see ``properties.explore``."""
+
+    @property
+    def families(self) -> Sequence[str]:
+        """Names of the families, in the order in which they run."""
+
+    def directed(self, family: str) -> list[tuple[str, Plan]]:
+        """The committed plans of a family."""
+
+    def explore(
+        self,
+        family: str,
+        world: World,
+        examples: int,
+        steps: int,
+        seed: int,
+        on_outcome: Callable[[Plan, Outcome], None],
+    ) -> None:
+        """Draw and carry out plans."""
+
+
+MakeWorld = Callable[[str, str, Path, Callable[[str], None]], World]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to run. ``known`` holds the known failures of each system; ``seed`` is the base of all randomness."""
+
+    systems: Sequence[str]
+    clients: Sequence[str]
+    profile: Profile
+    select: str
+    known: dict[str, list[KnownFailure]]
+    report: Path
+    seed: int
+
+
+@dataclass(slots=True)
+class _PairRun:
+    """What is gathered while one pair runs. Capabilities are known once the world has ``started``."""
+
+    pair: Pair
+    started: bool = False
+    tally: Tally = field(default_factory=Tally)
+    findings: Findings = field(default_factory=Findings)
+    family_errors: dict[str, str] = field(default_factory=dict)
+    passing: deque[Path] = field(default_factory=deque)
+
+
+class Gate:
+    """One gate run. ``seeds`` are stored reproductions, replayed with the pair they were found in."""
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        catalogue: Catalogue,
+        exploration: Exploration,
+        make_world: MakeWorld,
+        seeds: Sequence[Seed],
+        watcher: Watcher,
+    ) -> None:
+        self._request = request
+        self._selected = [clause for clause in catalogue if fnmatchcase(clause.id, request.select)]
+        self._exploration = exploration
+        self._make_world = make_world
+        self._seeds = seeds
+        self._watcher = watcher
+        self._started = monotonic()
+
+    def run(self) -> GateResult:
+        """Run every pair. Ctrl-C ends it early with what was judged so far; a missing environment ends one pair."""
+        request = self._request
+        result = GateResult(
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            profile=request.profile.name,
+            seed=request.seed,
+            select=request.select,
+            versions={"starquake": __version__},
+            clauses={clause.id: clause_text(clause) for clause in self._selected},
+        )
+        pairs = [(system, client) for system in request.systems for client in request.clients]
+        for number, (system, client) in enumerate(pairs):
+            self._run_pair(result, system, client, pairs_left=len(pairs) - number)
+            if result.interrupted:
+                break
+        for system, known in request.known.items():
+            mark_stale([cell for cell in result.cells if cell.system == system], known)
+        result.seconds = round(monotonic() - self._started, 3)
+        return result
+
+    def _run_pair(self, result: GateResult, system: str, client: str, pairs_left: int) -> None:
+        watcher, began = self._watcher, monotonic()
+        run = _PairRun(Pair(system=system, client=client))
+        result.pairs.append(run.pair)
+        watcher.pair(system, client)
+        world = self._make_world(system, client, self._request.report / "runs", watcher.activity)
+        try:
+            try:
+                world.start()
+                self._note_start(result, run, world)
+                self._try_everything(run, world, pairs_left)
+            except KeyboardInterrupt:
+                result.interrupted = True
+            except SetupError as error:
+                run.pair.setup_error = str(error)
+            except Exception as error:  # the harness's own failure: a verdict of its own, never the system's
+                self._harness_failed(run, "", error)
+            cells = [] if run.pair.setup_error else self._cells(run, world)
+            result.cells.extend(cells)
+            try:
+                result.failures.extend(self._failures(run, world, cells, pairs_left, stop=result.interrupted))
+            except KeyboardInterrupt:
+                result.interrupted = True
+        finally:
+            world.stop()
+            run.pair.seconds = round(monotonic() - began, 3)
+
+    def _note_start(self, result: GateResult, run: _PairRun, world: World) -> None:
+        run.started = True
+        pair = run.pair
+        pair.system_version, pair.client_version = world.system.version, world.client.version
+        result.versions[f"system {pair.system}"] = world.system.version
+        result.versions[f"client {pair.client}"] = world.client.version
+
+    # --- trying ---------------------------------------------------------------------------------------------------
+
+    def _families(self) -> Sequence[str]:
+        """The families with a selected clause, and all of them when a clause of every family (delivery) is selected."""
+        wanted: set[str] = {clause.family for clause in self._selected}
+        present = [family for family in self._exploration.families if family in wanted]
+        return present if wanted <= set(present) else self._exploration.families
+
+    def _try_everything(self, run: _PairRun, world: World, pairs_left: int) -> None:
+        profile = self._request.profile
+        families = self._families()
+        runs = dict.fromkeys(families, 0)
+        for family, name, plan in self._directed(run.pair, families):
+            self._watcher.activity(name)
+            self._guarded(run, family, partial(self._directed_run, run, runs, world, family, name, plan))
+        left = max(0.0, self._started + profile.explore_seconds - monotonic())
+        ends = monotonic() + left / pairs_left
+        for chunk in count():
+            live = [family for family in families if chunk * profile.chunk < profile.examples]
+            if not live:
+                return
+            for family in live:
+                if monotonic() >= ends or len(run.pair.errors) >= ERRORS_BEFORE_GIVING_UP:
+                    return
+                self._guarded(run, family, partial(self._explore, run, runs, world, family, chunk))
+
+    def _directed_run(
+        self, run: _PairRun, runs: dict[str, int], world: World, family: str, name: str, plan: Plan
+    ) -> None:
+        run.pair.directed += 1
+        self._take(run, runs, family, plan, run_plan(world, plan), name)
+
+    def _directed(self, pair: Pair, families: Sequence[str]) -> list[tuple[str, str, Plan]]:
+        plans = [(family, name, plan) for family in families for name, plan in self._exploration.directed(family)]
+        family_of = {clause.id: clause.family for clause in self._selected}
+        plans += [
+            (str(family_of[seed.expect.clause]), f"seed {seed.id}", seed.plan())
+            for seed in self._seeds
+            if seed.expect.clause in family_of and (seed.system, seed.client) == (pair.system, pair.client)
+        ]
+        return plans
+
+    def _explore(self, run: _PairRun, runs: dict[str, int], world: World, family: str, chunk: int) -> None:
+        profile = self._request.profile
+        seed = zlib.crc32(f"{self._request.seed}/{family}/{chunk}".encode())
+        self._watcher.activity(f"exploring {family}")
+
+        def judged(plan: Plan, outcome: Outcome) -> None:
+            run.pair.examples += 1
+            self._take(run, runs, family, plan, outcome, f"random example of {family} (--seed {self._request.seed})")
+
+        self._exploration.explore(family, world, profile.chunk, profile.steps, seed, judged)
+
+    def _take(
+        self, run: _PairRun, runs: dict[str, int], family: str, plan: Plan, outcome: Outcome, found_by: str
+    ) -> None:
+        runs[family] = runs.get(family, 0) + 1
+        run.pair.events += outcome.events
+        if outcome.error is not None:
+            run.pair.errors.append(outcome.error)
+            run.family_errors.setdefault(family, outcome.error)
+        else:
+            run.tally.add(outcome.judgement)
+            for finding in run.findings.add(plan, outcome, found_by):
+                self._watcher.finding(finding, self._accepted(run.pair, finding)[0])
+        if outcome.error is None and not outcome.judgement.anomalies and outcome.directory is not None:
+            run.passing.append(outcome.directory)
+            if len(run.passing) > PASSING_HISTORIES_KEPT:
+                shutil.rmtree(run.passing.popleft(), ignore_errors=True)
+        self._watcher.progress(family, runs[family], run.tally)
+
+    def _guarded(self, run: _PairRun, family: str, work: Callable[[], None]) -> None:
+        """Keep the harness's own failure in one family from ending the others."""
+        try:
+            work()
+        except SetupError:
+            raise
+        except Exception as error:
+            self._harness_failed(run, family, error)
+
+    def _harness_failed(self, run: _PairRun, family: str, error: Exception) -> None:
+        said = f"{type(error).__name__}: {error}"
+        run.pair.errors.append(said)
+        run.family_errors.setdefault(family, said)
+        with (self._request.report / "harness-errors.log").open("a", encoding="utf-8") as log:
+            log.write(f"{run.pair.system} x {run.pair.client} {family}\n{''.join(traceback.format_exception(error))}\n")
+
+    # --- deciding -------------------------------------------------------------------------------------------------
+
+    def _cells(self, run: _PairRun, world: World) -> list[Cell]:
+        # An error outside any family ('') may have hidden something in each.
+        everywhere = run.family_errors.get("")
+        known = self._request.known.get(run.pair.system, [])
+        system, client = run.pair.system, run.pair.client
+        if not run.started:
+            return [
+                Cell(
+                    clause=clause.id,
+                    family=clause.family,
+                    title=clause.title,
+                    system=system,
+                    client=client,
+                    verdict="unknown" if everywhere is None else "error",
+                    reason=everywhere or "interrupted",
+                )
+                for clause in self._selected
+            ]
+        return [
+            decide(
+                clause,
+                run.tally.clauses.get(clause.id),
+                system=system,
+                client=client,
+                system_capabilities=world.system.capabilities,
+                client_capabilities=world.client.capabilities,
+                known=known,
+                harness_error=run.family_errors.get(clause.family, everywhere),
+            )
+            for clause in self._selected
+        ]
+
+    def _accepted(self, pair: Pair, finding: Finding) -> tuple[str, str]:
+        for entry in self._request.known.get(pair.system, []):
+            if entry.covers(pair.system, pair.client, finding.expect.clause) and entry.allows(finding.expect.anomaly):
+                return entry.status, entry.reason
+        return "", ""
+
+    def _failures(
+        self, run: _PairRun, world: World, cells: list[Cell], pairs_left: int, *, stop: bool
+    ) -> list[Failure]:
+        """Evidence of every breach of a selected clause; a new one is investigated while there is time."""
+        profile = self._request.profile
+        investigator = Investigator(world, profile, run.pair.system, run.pair.client, _versions(run.pair))
+        breaches = {(cell.clause, breach.anomaly): breach for cell in cells for breach in cell.breaches}
+        findings = [
+            finding
+            for expect, finding in run.findings.by_expectation.items()
+            if (expect.clause, expect.anomaly) in breaches
+        ]
+        began = monotonic()
+        allowance = 0.0 if stop else profile.failure_seconds / pairs_left
+        failures: list[Failure] = []
+        new = [finding for finding in findings if not breaches[finding.expect.clause, finding.expect.anomaly].accepted]
+        for position, finding in enumerate(new):
+            self._watcher.activity(f"shrinking {finding.expect.clause} {finding.expect.anomaly}")
+            share = max(0.0, allowance - (monotonic() - began)) / (len(new) - position)
+            failure = self._investigate(run, investigator, finding, monotonic() + share)
+            breaches[failure.clause, failure.anomaly].seed = failure.seed
+            failures.append(failure)
+        for finding in findings:
+            breach = breaches[finding.expect.clause, finding.expect.anomaly]
+            if breach.accepted:
+                failures.append(investigator.accepted(finding, breach.accepted, breach.reason))
+        return failures
+
+    def _investigate(self, run: _PairRun, investigator: Investigator, finding: Finding, deadline: float) -> Failure:
+        name = f"{finding.expect.clause} {finding.expect.anomaly}"
+        seeds = self._request.report / "seeds"
+
+        def watch(text: str) -> None:
+            self._watcher.activity(f"shrinking {name}: {text}")
+
+        try:
+            return investigator.look_into(finding, deadline, seeds, watch)
+        except OSError:
+            raise
+        except Exception as error:
+            # The breach is proved already; what failed is making it smaller.
+            self._harness_failed(run, "", error)
+            return investigator.look_into(finding, 0.0, seeds, watch)
+
+
+def clause_text(clause: Clause) -> ClauseText:
+    """What a report quotes of a clause."""
+    return ClauseText(
+        id=clause.id,
+        family=clause.family,
+        title=clause.title,
+        rule=clause.rule,
+        binds=clause.binds,
+        source=clause.source,
+    )
+
+
+def _versions(pair: Pair) -> dict[str, str]:
+    return {
+        "starquake": __version__,
+        f"system {pair.system}": pair.system_version,
+        f"client {pair.client}": pair.client_version,
+    }

@@ -1,0 +1,121 @@
+"""Known failures, as a file a team keeps beside its broker: what may fail, how, and why that is accepted for now.
+
+One entry a line, fields separated by ``|``::
+
+    system | client | clause | anomaly | known      | reason
+    system | client | clause | anomaly | flaky 7/20 | reason
+
+``#`` starts a comment line. ``*`` stands for any value of a whole field (not of the status or the reason). The reason
+is not optional: an entry nobody can explain is a failure nobody looks at. A *known* entry has to fail, or the run goes
+red as stale; a *flaky* one, whose measured rate it carries, may fail or not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness.usage_error import UsageError
+
+Status = Literal["known", "flaky"]
+
+_FIELDS = ("system", "client", "clause", "anomaly", "status", "reason")
+_FLAKY = re.compile(r"flaky\s+(\d+)/(\d+)")
+_FORM = "system | client | clause | anomaly | known (or: flaky 7/20) | reason"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFailure:
+    """One accepted failure. ``failed`` of ``tries`` is the measured rate of a flaky one, None of a known one."""
+
+    system: str
+    client: str
+    clause: str
+    anomaly: str
+    status: Status
+    reason: str
+    place: str
+    failed: int | None = None
+    tries: int | None = None
+
+    def covers(self, system: str, client: str, clause: str) -> bool:
+        """Whether the entry speaks of this cell. A client or system may be named with or without its ``@version``."""
+        parties = _field_matches(self.system, system) and _field_matches(self.client, client)
+        return parties and self.clause in ("*", clause)
+
+    def allows(self, anomaly: str) -> bool:
+        """Whether this anomaly of a covered cell is the accepted one."""
+        return self.anomaly in ("*", anomaly)
+
+    @property
+    def rate(self) -> str:
+        """``7/20`` of a flaky entry, empty otherwise."""
+        return "" if self.tries is None else f"{self.failed}/{self.tries}"
+
+
+def _field_matches(pattern: str, value: str) -> bool:
+    return pattern in ("*", value, value.split("@", 1)[0])
+
+
+def parse(text: str, name: str) -> list[KnownFailure]:
+    """The entries of a file's text, in order. Raises ``UsageError`` naming ``name`` and the line."""
+    entries: list[KnownFailure] = []
+    seen: dict[tuple[str, str, str, str], str] = {}
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        entry = _parse_line(line, f"{name}:{number}")
+        identity = (entry.system, entry.client, entry.clause, entry.anomaly)
+        if identity in seen:
+            raise UsageError(f"{entry.place}: the same failure is listed at {seen[identity]} already")
+        seen[identity] = entry.place
+        entries.append(entry)
+    return entries
+
+
+def _parse_line(line: str, place: str) -> KnownFailure:
+    # The reason is free text and may hold the separator itself.
+    fields = [field.strip() for field in line.split("|", len(_FIELDS) - 1)]
+    if len(fields) != len(_FIELDS):
+        raise UsageError(f"{place}: {len(fields)} fields where {len(_FIELDS)} are needed: {_FORM}")
+    for title, value in zip(_FIELDS, fields, strict=True):
+        if not value:
+            raise UsageError(f"{place}: the {title} is empty; an entry reads: {_FORM}")
+    system, client, clause, anomaly, status, reason = fields
+    for title, value in zip(_FIELDS[:4], fields[:4], strict=True):
+        if "*" in value and value != "*":
+            raise UsageError(f"{place}: {title} {value!r}: '*' stands for a whole field only")
+    if status == "known":
+        return KnownFailure(system, client, clause, anomaly, "known", reason, place)
+    measured = _FLAKY.fullmatch(status)
+    if measured is None:
+        raise UsageError(f"{place}: status {status!r} is neither 'known' nor 'flaky FAILED/TRIES' (flaky 7/20)")
+    failed, tries = int(measured[1]), int(measured[2])
+    if not 0 < failed <= tries:
+        raise UsageError(f"{place}: a rate of {failed}/{tries} is not one of a flaky failure")
+    return KnownFailure(system, client, clause, anomaly, "flaky", reason, place, failed, tries)
+
+
+def read(path: Path) -> list[KnownFailure]:
+    """The entries of a file. Raises ``UsageError`` when it cannot be read or understood."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the known-failing list {path}: {error}") from error
+    return parse(text, str(path))
+
+
+def check_names(entries: Iterable[KnownFailure], clauses: Collection[str], clients: Collection[str]) -> None:
+    """Refuse an entry that can never match: a clause the catalogue lacks or a client nobody has.
+
+    Such an entry is a typing error that would silently accept nothing. Raises ``UsageError`` with its file and line.
+    """
+    for entry in entries:
+        if entry.clause != "*" and entry.clause not in clauses:
+            raise UsageError(f"{entry.place}: there is no clause {entry.clause!r}; `starquake clauses` lists them")
+        if entry.client != "*" and entry.client.split("@", 1)[0] not in clients:
+            raise UsageError(f"{entry.place}: there is no client {entry.client!r}; `starquake clients list` lists them")

@@ -1,0 +1,1 @@
+"""Stored reproductions: what was done, between which parties, and what it is expected to show."""
