@@ -13,7 +13,9 @@ NACK_DELAY_MS = 100
 class DeadLetterMachine(FamilyMachine):
     family = "dead_letter"
 
-    @initialize(limit=st.integers(1, 3), batched=st.sampled_from([False, False, True]), queue=st.sampled_from([1, 10, 1_000]))
+    @initialize(
+        limit=st.integers(1, 3), batched=st.sampled_from([False, False, True]), queue=st.sampled_from([1, 10, 1_000])
+    )
     def start(self, limit: int, batched: bool, queue: int) -> None:
         self.begin()
         self.limit = limit
@@ -26,8 +28,15 @@ class DeadLetterMachine(FamilyMachine):
 
     def subscribe(self, handle: str, client: str) -> None:
         self.do(
-            "consumer", handle, client=client, topic=0, subscription="s", type="shared", queue=self.queue,
-            nack_delay_ms=NACK_DELAY_MS, dead_letter={"max_redeliver": self.limit},
+            "consumer",
+            handle,
+            client=client,
+            topic=0,
+            subscription="s",
+            type="shared",
+            queue=self.queue,
+            nack_delay_ms=NACK_DELAY_MS,
+            dead_letter={"max_redeliver": self.limit},
         )
 
     def busy(self) -> None:
@@ -39,7 +48,11 @@ class DeadLetterMachine(FamilyMachine):
             self.do("send", "p0", wait=False, tag="poison", size=20, key="k", properties={"colour": "blue"})
         self.do("flush", "p0")
 
-    @rule(handle=st.sampled_from(["c0", "c1"]), count=st.integers(1, 6), then=st.sampled_from(["nack", "nack", "nack", "ack"]))
+    @rule(
+        handle=st.sampled_from(["c0", "c1"]),
+        count=st.integers(1, 6),
+        then=st.sampled_from(["nack", "nack", "nack", "ack"]),
+    )
     def consume(self, handle: str, count: int, then: str) -> None:
         if handle == "c1" and not self.second:
             handle = "c0"

@@ -1,4 +1,4 @@
-"""Runs a family in a world: directed plans first, then what Hypothesis draws; every outcome is handed on, none raises."""
+"""Runs a family in a world: directed plans, then what Hypothesis draws; every outcome is handed on, none raises."""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ PROFILES = {"smoke": (8, 8), "ci": (40, 14), "nightly": (400, 30)}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("starquake", "protocol conformance of message brokers and their clients")
-    group.addoption("--system", default="simulated", help="system under test: simulated, reference, lite, pulsar://HOST:PORT")
+    group.addoption(
+        "--system", default="simulated", help="system under test: simulated, reference, lite, pulsar://HOST:PORT"
+    )
     group.addoption("--client", default="reference", help="client under test: reference, python")
     group.addoption("--known", default=None, help="known-failing list (default: the one of the system)")
 

@@ -188,11 +188,16 @@ class Driver:
             return self._recorder.record(layer="api", kind=kind, phase="ok", op=op, **columns)
         phase = "fail" if answer.kind in FAIL_KINDS else "unknown"
         extra = {**columns.pop("extra", {}), "message": answer.message}
-        return self._recorder.record(layer="api", kind=kind, phase=phase, op=op, error=answer.kind, extra=extra, **columns)
+        return self._recorder.record(
+            layer="api", kind=kind, phase=phase, op=op, error=answer.kind, extra=extra, **columns
+        )
 
     def _skip(self, operation: Operation, why: str) -> None:
         self._recorder.record(
-            layer="api", kind="skipped", phase="event", actor=operation.handle or None,
+            layer="api",
+            kind="skipped",
+            phase="event",
+            actor=operation.handle or None,
             extra={"verb": operation.verb, "params": operation.params, "why": why},
         )
 
@@ -202,9 +207,14 @@ class Driver:
         if handle not in self._clients:
             remote = f"{self._run}/{handle}"
             self._clients[handle] = remote
-            yield Ask({
-                "op": "client", "client": remote, "url": self._urls[handle], "operation_timeout_ms": OPERATION_TIMEOUT_MS,
-            })
+            yield Ask(
+                {
+                    "op": "client",
+                    "client": remote,
+                    "url": self._urls[handle],
+                    "operation_timeout_ms": OPERATION_TIMEOUT_MS,
+                }
+            )
         return self._clients[handle]
 
     def _incarnation(self, handle: str) -> int:
@@ -220,9 +230,16 @@ class Driver:
         params.setdefault("send_timeout_ms", SEND_TIMEOUT_MS)
         columns = {"actor": operation.handle, "topic": topic, "producer": name}
         op = self._invoke("producer", extra={"options": params, "client": operation.client}, **columns)
-        answer = yield Ask({
-            "op": "producer", "client": remote_client, "producer": remote, "topic": topic, "name": name, **params,
-        })
+        answer = yield Ask(
+            {
+                "op": "producer",
+                "client": remote_client,
+                "producer": remote,
+                "topic": topic,
+                "name": name,
+                **params,
+            }
+        )
         extra: dict[str, Any] = {}
         if answer.ok is not None:
             self.producers[operation.handle] = ProducerHandle(operation.client, topic, name, remote)
@@ -236,11 +253,18 @@ class Driver:
             return
         params = dict(operation.params)
         data = payload(
-            position, str(params.pop("tag", "")), int(params.pop("size", 0)), compressible=params.pop("compressible", False)
+            position,
+            str(params.pop("tag", "")),
+            int(params.pop("size", 0)),
+            compressible=params.pop("compressible", False),
         )
         columns: dict[str, Any] = {
-            "actor": operation.handle, "topic": producer.topic, "producer": producer.name,
-            "payload_digest": digest(data), "payload_size": len(data), "sequence_id": params.get("sequence_id"),
+            "actor": operation.handle,
+            "topic": producer.topic,
+            "producer": producer.name,
+            "payload_digest": digest(data),
+            "payload_size": len(data),
+            "sequence_id": params.get("sequence_id"),
         }
         described = {name: params[name] for name in ("key", "properties", "deliver_after_ms") if name in params}
         op = self._invoke("send", extra=described, **columns)
@@ -281,10 +305,18 @@ class Driver:
         remote = f"{self._run}/{operation.handle}.{incarnation}"
         columns = {"actor": operation.handle, "topic": topic, "subscription": subscription, "consumer": name}
         op = self._invoke("consumer", extra={"type": kind, "options": params, "client": operation.client}, **columns)
-        answer = yield Ask({
-            "op": "consumer", "client": remote_client, "consumer": remote, "topic": topic, "subscription": subscription,
-            "name": name, "type": kind, **params,
-        })
+        answer = yield Ask(
+            {
+                "op": "consumer",
+                "client": remote_client,
+                "consumer": remote,
+                "topic": topic,
+                "subscription": subscription,
+                "name": name,
+                "type": kind,
+                **params,
+            }
+        )
         if answer.ok is not None:
             self.consumers[operation.handle] = ConsumerHandle(
                 operation.client, topic, subscription, name, remote, kind, params
@@ -306,7 +338,10 @@ class Driver:
         self, handle: str, consumer: ConsumerHandle, timeout_ms: int
     ) -> Generator[Ask | Rest, Answer, dict[str, Any] | None]:
         columns: dict[str, Any] = {
-            "actor": handle, "topic": consumer.topic, "subscription": consumer.subscription, "consumer": consumer.name,
+            "actor": handle,
+            "topic": consumer.topic,
+            "subscription": consumer.subscription,
+            "consumer": consumer.name,
         }
         op = self._invoke("receive", extra={"timeout_ms": timeout_ms}, **columns)
         answer = yield Ask(
@@ -323,8 +358,10 @@ class Driver:
                 data = base64.b64decode(message["payload"])
                 columns |= _id_columns(message["message_id"])
                 columns |= {
-                    "payload_digest": digest(data), "payload_size": len(data),
-                    "redelivery_count": message.get("redelivery_count"), "sequence_id": message.get("sequence_id"),
+                    "payload_digest": digest(data),
+                    "payload_size": len(data),
+                    "redelivery_count": message.get("redelivery_count"),
+                    "sequence_id": message.get("sequence_id"),
                     "producer": message.get("producer"),
                 }
                 extra = _id_extra(message["message_id"])
@@ -358,8 +395,12 @@ class Driver:
 
     def _settle_message(self, verb: str, handle: str, consumer: ConsumerHandle, message: dict[str, Any]) -> Script:
         columns: dict[str, Any] = {
-            "actor": handle, "topic": consumer.topic, "subscription": consumer.subscription, "consumer": consumer.name,
-            "payload_digest": digest(base64.b64decode(message["payload"])), **_id_columns(message["message_id"]),
+            "actor": handle,
+            "topic": consumer.topic,
+            "subscription": consumer.subscription,
+            "consumer": consumer.name,
+            "payload_digest": digest(base64.b64decode(message["payload"])),
+            **_id_columns(message["message_id"]),
         }
         extra = _id_extra(message["message_id"])
         op = self._invoke(verb, extra=extra, **columns)
@@ -375,7 +416,9 @@ class Driver:
             return
         request: dict[str, Any] = {"op": "seek", "consumer": consumer.remote}
         columns: dict[str, Any] = {
-            "actor": operation.handle, "topic": consumer.topic, "subscription": consumer.subscription,
+            "actor": operation.handle,
+            "topic": consumer.topic,
+            "subscription": consumer.subscription,
             "consumer": consumer.name,
         }
         extra: dict[str, Any] = {}
@@ -401,7 +444,9 @@ class Driver:
         if consumer is None:
             return
         columns = {
-            "actor": operation.handle, "topic": consumer.topic, "subscription": consumer.subscription,
+            "actor": operation.handle,
+            "topic": consumer.topic,
+            "subscription": consumer.subscription,
             "consumer": consumer.name,
         }
         op = self._invoke("unsubscribe", **columns)
@@ -421,7 +466,9 @@ class Driver:
             if consumer is None:
                 return
             columns = {
-                "actor": operation.handle, "topic": consumer.topic, "subscription": consumer.subscription,
+                "actor": operation.handle,
+                "topic": consumer.topic,
+                "subscription": consumer.subscription,
                 "consumer": consumer.name,
             }
             request = {"op": "close", "consumer": consumer.remote}
@@ -436,8 +483,10 @@ class Driver:
 
 def _id_columns(message_id: dict[str, Any]) -> dict[str, Any]:
     return {
-        "ledger_id": message_id.get("ledger"), "entry_id": message_id.get("entry"),
-        "batch_index": message_id.get("batch_index"), "partition": message_id.get("partition"),
+        "ledger_id": message_id.get("ledger"),
+        "entry_id": message_id.get("entry"),
+        "batch_index": message_id.get("batch_index"),
+        "partition": message_id.get("partition"),
     }
 
 

@@ -12,8 +12,19 @@ from typing import Any, Literal
 import msgspec
 
 Verb = Literal[
-    "producer", "send", "flush", "consumer", "receive", "consume", "ack", "ack_cumulative", "nack", "seek",
-    "unsubscribe", "close", "settle",
+    "producer",
+    "send",
+    "flush",
+    "consumer",
+    "receive",
+    "consume",
+    "ack",
+    "ack_cumulative",
+    "nack",
+    "seek",
+    "unsubscribe",
+    "close",
+    "settle",
 ]
 
 FaultKind = Literal["toxic", "untoxic", "cut", "refuse", "restore", "dedup"]

@@ -31,7 +31,7 @@ from harness.invariants.core import Invariant
 from harness.invariants.engine import InvariantFailed, Judge, Judgement
 from harness.invariants.registry import all_invariants
 from harness.systems.system import Address, System
-from harness.worlds.audit import Auditor, AuditError
+from harness.worlds.audit import AuditError, Auditor
 from harness.worlds.driver import OPERATION_TIMEOUT_MS, Answer, Ask, Driver, Rest, Script
 from harness.worlds.plan import Fault, Operation, Plan
 from harness.worlds.record import HEALING, record_cursor, record_fault
@@ -186,7 +186,9 @@ class RealSession:
     def _run_info(self) -> RunInfo:
         system, client = self._world.system, self._world.client
         return RunInfo(
-            run=self._run, system=system.name, client=client.name,
+            run=self._run,
+            system=system.name,
+            client=client.name,
             versions={"starquake": __version__, system.name: system.version, f"client {client.name}": client.version},
             capabilities={"system": sorted(system.capabilities), "client": sorted(client.capabilities)},
             plan=msgspec.to_builtins(self._plan),
@@ -310,7 +312,10 @@ class RealSession:
         except InvariantFailed as error:
             self._failed(str(error))
         return Outcome(
-            judgement=judgement, events=self._recorder.count, history=self.history, directory=self._directory,
+            judgement=judgement,
+            events=self._recorder.count,
+            history=self.history,
+            directory=self._directory,
             error=self._error,
         )
 
@@ -322,7 +327,8 @@ class RealSession:
         if self._error is None:
             drains = [
                 self._carry_out(self._driver.drain(handle, self._driver.idle_ms(handle), DRAIN_LIMIT_MS))
-                for handle, consumer in self._driver.consumers.items() if consumer.open
+                for handle, consumer in self._driver.consumers.items()
+                if consumer.open
             ]
             await asyncio.gather(*drains)
             await asyncio.sleep(SETTLE_MS / 1000)

@@ -15,14 +15,15 @@ from harness.history.recorder import Recorder
 from harness.invariants.core import Invariant
 from harness.invariants.engine import InvariantFailed, Judge, Judgement
 from harness.invariants.registry import all_invariants
-from harness.reference.broker.machine import BrokerConfig, BrokerMachine
+from harness.reference.broker.config import BrokerConfig
+from harness.reference.broker.machine import BrokerMachine
 from harness.reference.broker.parts import BrokerParts
-from harness.reference.client.machine import ClientConfig, ClientMachine
+from harness.reference.client.config import ClientConfig
+from harness.reference.client.machine import ClientMachine
 from harness.reference.client.parts import ClientParts
 from harness.reference.outputs import Answer as ClientAnswer
 from harness.reference.outputs import Close, Dial, Write
-
-from harness.worlds.audit_event import entry_columns
+from harness.worlds.audit_event import columns_of_entry
 from harness.worlds.driver import Answer, Ask, Driver, Rest, Script
 from harness.worlds.plan import Fault, Operation, Plan
 from harness.worlds.record import HEALING, record_cursor, record_fault
@@ -104,7 +105,7 @@ class SimulatedSession:
         self._sample_cursors()
         for topic in self._driver.topics:
             for entry in self._broker.entries(topic):
-                self._recorder.record(layer="log", kind="ENTRY", **entry_columns(topic, entry))
+                self._recorder.record(layer="log", kind="ENTRY", **columns_of_entry(topic, entry))
             self._recorder.record(layer="log", kind="LOG_END", topic=topic, extra={"complete": True})
         try:
             judgement, error = self._judge.finish(), None

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from harness.faults.session_tracker import SessionTracker
 from harness.history.recorder import Recorder
 from harness.wire.frame import FrameDecoder, WireError, encode
-from harness.wire.lookup import needs_rewrite, rewrite_lookup
+from harness.wire.lookup import rewrite_lookup
 
 MILLISECOND = 1_000_000
 HOP_NS = 50_000
@@ -54,7 +54,8 @@ class _SimulatedTap:
         self._recorder = recorder
         self._tracker = SessionTracker(f"{side}-{number}", self.layer)
         self._decoders: dict[Direction, FrameDecoder | None] = {
-            "to_broker": FrameDecoder(), "to_client": FrameDecoder()
+            "to_broker": FrameDecoder(),
+            "to_client": FrameDecoder(),
         }
 
     def opened(self) -> None:
@@ -79,9 +80,8 @@ class _SimulatedTap:
         if rewrite_to is None:
             return data
         # Whole frames only on the rewritten side: half a lookup answer handed on could not be rewritten any more.
-        return b"".join(
-            encode(rewrite_lookup(frame, rewrite_to)) if needs_rewrite(frame) else frame.raw for frame in frames
-        )
+        handed_on = [rewrite_lookup(frame, rewrite_to) for frame in frames]
+        return b"".join(frame.raw if frame.raw is not None else encode(frame) for frame in handed_on)
 
 
 @dataclass
@@ -232,7 +232,8 @@ class SimulatedNetwork:
             return
         delay = sum(
             int(toxic.attributes.get("delay", 0)) * MILLISECOND
-            for toxic in connection.link.toxics[direction] if toxic.type == "slow_close"
+            for toxic in connection.link.toxics[direction]
+            if toxic.type == "slow_close"
         )
 
         def arrives() -> None:
@@ -278,7 +279,7 @@ class SimulatedNetwork:
                 due += len(data) * 1_000_000_000 // rate
             elif toxic.type == "slicer":
                 size = max(1, int(value("average_size", 1)))
-                pieces = [piece[i:i + size] for piece in pieces for i in range(0, len(piece), size)]
+                pieces = [piece[i : i + size] for piece in pieces for i in range(0, len(piece), size)]
             elif toxic.type == "timeout":
                 flow.swallowed = True
                 if int(value("timeout", 0)) > 0:

@@ -1,0 +1,21 @@
+"""What a mutant is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A reference broker or client with one rule broken.
+
+    ``family`` names the properties that must catch it, ``breaks`` the broken promise in one sentence, ``parts`` the
+    part factories that differ (names of ``BrokerParts`` or ``ClientParts`` fields).
+    """
+
+    name: str
+    family: str
+    side: Literal["broker", "client"]
+    breaks: str
+    parts: dict[str, Any] = field(default_factory=dict)
