@@ -1,0 +1,35 @@
+"""What the parts of one broker share: settings, time, timers, names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.reference.broker.config import BrokerConfig
+from harness.reference.broker.outbox import Outbox
+from harness.reference.broker.timers import Timers
+
+if TYPE_CHECKING:
+    from harness.reference.broker.parts import BrokerParts
+
+
+class Core:
+    """``now`` is the time of the call being served (ns). Ids are never used twice, not even across a crash."""
+
+    def __init__(self, config: BrokerConfig, parts: BrokerParts) -> None:
+        self.config = config
+        self.parts = parts
+        self.outbox = Outbox()
+        self.timers = Timers()
+        self.now = 0
+        self.dedup_enabled = config.dedup_enabled
+        self._ledgers = 0
+        self._names = 0
+
+    def new_ledger_id(self) -> int:
+        self._ledgers += 1
+        return self._ledgers
+
+    def new_name(self) -> str:
+        """A producer or consumer name for a client that chose none."""
+        self._names += 1
+        return f"{self.config.cluster}-{self._names}"
