@@ -1,0 +1,58 @@
+"""What a judge of stored messages must know of a run: was the final read whole, was deduplication on throughout."""
+
+from __future__ import annotations
+
+from harness.history.event import Event
+
+DISTURBANCES = frozenset({"toxic", "cut", "refuse", "dedup", "broker_kill", "unload"})
+
+
+def ends_or_disturbs(event: Event) -> bool:
+    """Events every key must see: faults, the end of faults, the end of the final read."""
+    return event.layer == "fault" or event.kind == "LOG_END"
+
+
+class Surroundings:
+    """Broadcast facts as one topic sees them."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.log_complete = False
+        self.drained = False
+        self.ended_ns = 0
+        self.last_disturbance: int | None = None
+        self.healed: int | None = None
+        self.crashes: list[int] = []
+        self._switches: list[tuple[int, bool]] = []
+
+    def take(self, event: Event) -> None:
+        """Read a fault event or a LOG_END."""
+        if event.kind == "LOG_END":
+            if event.topic == self.topic:
+                self.log_complete = bool(event.extra.get("complete"))
+        elif event.kind == "healed":
+            self.healed = event.index
+        elif event.kind == "quiescent":
+            self.drained = bool(event.extra.get("drained"))
+            self.ended_ns = event.time_ns
+        elif event.kind in DISTURBANCES:
+            if event.kind == "dedup" and event.topic in (None, self.topic):
+                self._switches.append((event.index, bool(event.extra.get("enabled"))))
+                if len(self._switches) == 1:
+                    return
+            self.last_disturbance = event.index
+            if event.kind in ("broker_kill", "unload", "cut", "refuse"):
+                self.crashes.append(event.index)
+
+    def deduplication(self, first_use: int | None) -> bool | None:
+        """On (True) or off (False) over the whole time from the first use on; None when unknown or switched."""
+        if not self._switches or first_use is None or self._switches[0][0] > first_use:
+            return None
+        states = {enabled for _, enabled in self._switches}
+        return states.pop() if len(states) == 1 else None
+
+    def calm_since(self, index: int) -> bool:
+        """No fault was in force at ``index`` or came after it."""
+        if self.last_disturbance is None:
+            return True
+        return self.last_disturbance < index and self.healed is not None and self.last_disturbance < self.healed < index
