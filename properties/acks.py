@@ -71,3 +71,10 @@ class AcksMachine(FamilyMachine):
     @rule(place=st.integers(0, 10))
     def seek(self, place: int) -> None:
         self.do("seek", "c0", message=place)
+
+    @rule()
+    def intruder(self) -> None:
+        """Another client asks for the same subscription; with Exclusive it must be refused while c0 is there."""
+        self.do("consumer", "c1", client="b", topic=0, subscription="s", type=self.type, **self.options)
+        self.do("consume", "c1", count=2, then="hold", timeout_ms=40)
+        self.do("close", "c1")

@@ -24,6 +24,7 @@ class ChunksMachine(FamilyMachine):
     def start(self, type_: str, compression: str, queue: int, expire_ms: int) -> None:
         self.begin()
         self.type = type_
+        self.second = False
         self.consumer_options: dict[str, Any] = {"queue": queue}
         if "chunk_expiry" in self.world.client.capabilities:
             self.consumer_options["expire_chunks_ms"] = expire_ms
@@ -76,3 +77,13 @@ class ChunksMachine(FamilyMachine):
         self.do("close", "p1")
         self.inject("untoxic", toxic="limit_data", stream="upstream")
         self.do("producer", "p1", topic=0, chunking=True)
+
+    @rule(count=st.integers(1, 4))
+    def second_consumer(self, count: int) -> None:
+        """On Shared every chunked message must reach one of the two as a whole."""
+        if self.type != "shared":
+            return
+        if not self.second:
+            self.second = True
+            self.do("consumer", "c1", client="b", topic=0, subscription="s", type="shared", **self.consumer_options)
+        self.do("consume", "c1", count=count, then="ack", timeout_ms=80)

@@ -36,7 +36,7 @@ class Operation(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     ``params`` are those of the verb in ``docs/adapter-contract.md``, plus for ``send``: ``tag`` (text that makes the
     payload unique) and ``size`` (bytes, padded from the tag) in place of a payload. ``wait=False`` starts the call and
     goes on; its completion is recorded when it comes. ``consume`` is a loop of receives with one disposition
-    (``then``: ``ack`` | ``ack_cumulative`` | ``nack`` | ``hold``) up to ``count`` messages or ``timeout_ms`` of silence.
+    (``then``: ``ack`` | ``ack_cumulative`` | ``nack`` | ``hold``) up to ``count`` messages or ``timeout_ms`` of quiet.
     ``settle`` waits ``ms`` of this world's time.
     """
 

@@ -34,6 +34,14 @@ DRAIN_LIMIT_MS = 20_000
 SETTLE_MS = 300
 MAX_TURNS = 2_000_000
 
+BROKER = BrokerConfig(
+    max_message_size=64 * 1024,
+    storage_latency=1 * MILLISECOND,
+    max_entries_per_ledger=16,
+    failover_delay=100 * MILLISECOND,
+)
+"""Small limits, so that short plans cross ledgers and need several pieces for one message."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Description:
@@ -281,8 +289,8 @@ class SimulatedWorld:
     ) -> None:
         self.broker_parts = broker_parts or BrokerParts()
         self.client_parts = client_parts or ClientParts()
-        self.broker_config = broker_config or BrokerConfig()
-        self.client_config = client_config or ClientConfig()
+        self.broker_config = broker_config or BROKER
+        self.client_config = client_config or ClientConfig(operation_timeout=5_000 * MILLISECOND)
         self.invariants = invariants if invariants is not None else tuple(all_invariants())
         self.keep_history = keep_history
         self.system = _Description("simulated", "1", BrokerMachine.CAPABILITIES)

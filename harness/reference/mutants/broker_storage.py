@@ -1,0 +1,263 @@
+"""Brokers that break a promise between SEND and the entry in its ledger: deduplication and receipts."""
+
+from __future__ import annotations
+
+from harness.reference.broker.dedup import DedupMarks, Judgement
+from harness.reference.broker.ledger import LedgerChain
+from harness.reference.broker.producer import Producer
+from harness.reference.broker.stored_entry import StoredEntry
+from harness.reference.broker.topic import Publication, Topic
+from harness.reference.mutants.mutant import Mutant
+from harness.wire.pulsar_pb2 import MessageMetadata
+
+
+class StoresDuplicates(DedupMarks):
+    def judge(self, producer: str, lowest: int) -> Judgement:
+        return Judgement.FRESH
+
+
+class ForgetsOnReconnect(Topic):
+    def add_producer(self, producer: Producer) -> None:
+        super().add_producer(producer)
+        self.dedup.pushed.pop(producer.name, None)
+        self.dedup.persisted.pop(producer.name, None)
+
+
+class TakesGapsForDuplicates(DedupMarks):
+    def judge(self, producer: str, lowest: int) -> Judgement:
+        if lowest > self.pushed.get(producer, -1) + 1 and producer in self.pushed:
+            return Judgement.DUPLICATE
+        return super().judge(producer, lowest)
+
+
+class ReportsLastIdTooLow(DedupMarks):
+    def last_sequence_id(self, producer: str) -> int:
+        return max(-1, super().last_sequence_id(producer) - 1)
+
+
+class ReportsLastIdTooHigh(DedupMarks):
+    def last_sequence_id(self, producer: str) -> int:
+        return super().last_sequence_id(producer) + 5
+
+
+class JudgesEveryPiece(DedupMarks):
+    def judged(self, metadata: MessageMetadata) -> bool:
+        return True
+
+
+class StoresTwice(Topic):
+    def _persist(self, stored: StoredEntry, producer: Producer) -> None:
+        super()._persist(stored, producer)
+        if stored.sequence_id % 4 == 3:
+            ledger, entry = self.ledgers.reserve()
+            self.ledgers.store(
+                StoredEntry(
+                    ledger,
+                    entry,
+                    stored.producer,
+                    stored.sequence_id,
+                    stored.highest_sequence_id,
+                    stored.num_messages,
+                    stored.metadata,
+                    stored.payload,
+                    stored.body,
+                )
+            )
+
+
+class AnswersFreshAsDuplicate(Topic):
+    def publish(self, producer: Producer, publication: Publication) -> None:
+        if self.dedup_enabled and publication.sequence_id % 5 == 4:
+            producer.receipt(publication.sequence_id, publication.highest_sequence_id, None)
+            return
+        super().publish(producer, publication)
+
+
+class StoresWithDedupOffOnlyOnce(Topic):
+    def publish(self, producer: Producer, publication: Publication) -> None:
+        if not self.dedup_enabled:
+            if self.dedup.judge(producer.name, publication.sequence_id) is not Judgement.FRESH:
+                producer.receipt(publication.sequence_id, publication.highest_sequence_id, None)
+                return
+            self.dedup.push(producer.name, publication.last_sequence_id)
+            self.dedup.persist(producer.name, publication.last_sequence_id)
+        super().publish(producer, publication)
+
+
+class ConfirmsWithoutStoring(Topic):
+    def _write(self, producer: Producer, publication: Publication) -> None:
+        if publication.sequence_id % 6 == 5:
+            producer.receipt(publication.sequence_id, publication.highest_sequence_id, self.ledgers.reserve())
+            return
+        super()._write(producer, publication)
+
+
+class HoldsReceiptsBack(Producer):
+    _held: tuple[int, int | None, tuple[int, int] | None] | None = None
+
+    def receipt(self, sequence_id: int, highest: int | None, at: tuple[int, int] | None) -> None:
+        if self._held is None and sequence_id % 3 == 1:
+            self._held = (sequence_id, highest, at)
+            return
+        super().receipt(sequence_id, highest, at)
+        if self._held is not None:
+            held, self._held = self._held, None
+            super().receipt(*held)
+
+
+class AnswersTwice(Producer):
+    def receipt(self, sequence_id: int, highest: int | None, at: tuple[int, int] | None) -> None:
+        super().receipt(sequence_id, highest, at)
+        if sequence_id % 3 == 2:
+            super().receipt(sequence_id, highest, at)
+
+
+class NamesTheNextEntry(Producer):
+    def receipt(self, sequence_id: int, highest: int | None, at: tuple[int, int] | None) -> None:
+        super().receipt(sequence_id, highest, at if at is None else (at[0], at[1] + 1))
+
+
+class SwallowsReceipts(Producer):
+    def receipt(self, sequence_id: int, highest: int | None, at: tuple[int, int] | None) -> None:
+        if sequence_id % 4 != 3:
+            super().receipt(sequence_id, highest, at)
+
+
+class AnswersAnotherSequenceId(Producer):
+    def receipt(self, sequence_id: int, highest: int | None, at: tuple[int, int] | None) -> None:
+        super().receipt(sequence_id + (7 if sequence_id % 5 == 4 else 0), highest, at)
+
+
+class LeavesHolesInLedgers(LedgerChain):
+    def reserve(self) -> tuple[int, int]:
+        ledger, entry = super().reserve()
+        return ledger, entry * 2
+
+
+class GrowsLedgerIdsDownwards(LedgerChain):
+    def reserve(self) -> tuple[int, int]:
+        ledger, entry = super().reserve()
+        return 1_000_000 - ledger, entry
+
+
+MUTANTS = (
+    Mutant(
+        name="broker-stores-duplicates",
+        family="dedup",
+        side="broker",
+        breaks="A sequence id that is persisted already is stored again.",
+        parts={"dedup": StoresDuplicates},
+    ),
+    Mutant(
+        name="broker-forgets-marks-on-reconnect",
+        family="dedup",
+        side="broker",
+        breaks="Deduplication marks are gone when a producer comes back under its name.",
+        parts={"topic": ForgetsOnReconnect},
+    ),
+    Mutant(
+        name="broker-takes-gaps-for-duplicates",
+        family="dedup",
+        side="broker",
+        breaks="An id after a gap is answered as a duplicate and lost.",
+        parts={"dedup": TakesGapsForDuplicates},
+    ),
+    Mutant(
+        name="broker-reports-last-id-too-low",
+        family="dedup",
+        side="broker",
+        breaks="PRODUCER_SUCCESS names a last sequence id below one that was confirmed.",
+        parts={"dedup": ReportsLastIdTooLow},
+    ),
+    Mutant(
+        name="broker-reports-last-id-too-high",
+        family="dedup",
+        side="broker",
+        breaks="PRODUCER_SUCCESS names a last sequence id that was never sent.",
+        parts={"dedup": ReportsLastIdTooHigh},
+    ),
+    Mutant(
+        name="broker-deduplicates-pieces",
+        family="dedup",
+        side="broker",
+        breaks="Pieces of one chunked message are taken for duplicates of its first.",
+        parts={"dedup": JudgesEveryPiece},
+    ),
+    Mutant(
+        name="broker-stores-twice",
+        family="dedup",
+        side="broker",
+        breaks="One SEND leaves two entries.",
+        parts={"topic": StoresTwice},
+    ),
+    Mutant(
+        name="broker-answers-fresh-as-duplicate",
+        family="dedup",
+        side="broker",
+        breaks="A fresh id is answered as a duplicate and not stored.",
+        parts={"topic": AnswersFreshAsDuplicate},
+    ),
+    Mutant(
+        name="broker-deduplicates-when-off",
+        family="dedup",
+        side="broker",
+        breaks="Repeated ids are dropped although deduplication is off.",
+        parts={"topic": StoresWithDedupOffOnlyOnce},
+    ),
+    Mutant(
+        name="broker-confirms-without-storing",
+        family="receipts",
+        side="broker",
+        breaks="A receipt is sent for an entry that does not exist.",
+        parts={"topic": ConfirmsWithoutStoring},
+    ),
+    Mutant(
+        name="broker-holds-receipts-back",
+        family="receipts",
+        side="broker",
+        breaks="A receipt is overtaken by the receipt of a later SEND.",
+        parts={"producer": HoldsReceiptsBack},
+    ),
+    Mutant(
+        name="broker-answers-twice",
+        family="receipts",
+        side="broker",
+        breaks="One SEND is answered by two receipts.",
+        parts={"producer": AnswersTwice},
+    ),
+    Mutant(
+        name="broker-names-the-next-entry",
+        family="receipts",
+        side="broker",
+        breaks="The receipt's message id is not where the message is stored.",
+        parts={"producer": NamesTheNextEntry},
+    ),
+    Mutant(
+        name="broker-swallows-receipts",
+        family="receipts",
+        side="broker",
+        breaks="A SEND that was stored is never answered on a connection that lives.",
+        parts={"producer": SwallowsReceipts},
+    ),
+    Mutant(
+        name="broker-answers-another-sequence-id",
+        family="receipts",
+        side="broker",
+        breaks="A receipt names a sequence id that was never sent.",
+        parts={"producer": AnswersAnotherSequenceId},
+    ),
+    Mutant(
+        name="broker-leaves-holes-in-ledgers",
+        family="receipts",
+        side="broker",
+        breaks="Entry ids within a ledger are not dense.",
+        parts={"ledgers": LeavesHolesInLedgers},
+    ),
+    Mutant(
+        name="broker-grows-ledger-ids-downwards",
+        family="receipts",
+        side="broker",
+        breaks="A ledger opened later has a smaller id, so positions no longer follow the order of appends.",
+        parts={"ledgers": GrowsLedgerIdsDownwards},
+    ),
+)
