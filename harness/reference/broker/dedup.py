@@ -44,8 +44,9 @@ class DedupMarks:
         self.pushed[producer] = max(highest, self.pushed.get(producer, -1))
 
     def persist(self, producer: str, highest: int) -> None:
-        """The write of ``highest`` has succeeded."""
+        """The write of ``highest`` has succeeded. It may have begun before marks were kept, so it counts as pushed."""
         self.persisted[producer] = max(highest, self.persisted.get(producer, -1))
+        self.push(producer, highest)
 
     def release(self) -> None:
         """Writes have failed and none is under way: what was pushed only may be sent again (DEDUP-06)."""

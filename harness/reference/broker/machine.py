@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from harness.reference.broker import answers
 from harness.reference.broker.breach import ProtocolBreach, Refusal
@@ -16,6 +17,7 @@ from harness.reference.broker.topic import Topic
 from harness.reference.broker.topics import Topics
 from harness.reference.outputs import BrokerOutput
 from harness.wire.frame import Frame, WireError
+from harness.wire.message_id import Position
 from harness.wire.pulsar_pb2 import BaseCommand
 
 Handler = Callable[[Connection, Frame], None]
@@ -27,12 +29,12 @@ _BODY_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class CursorView:
-    """A subscription's progress. ``mark_delete`` is (ledger, entry); None: nothing acknowledged from the start.
+    """A subscription's progress. ``mark_delete`` None: nothing acknowledged from the start.
 
     ``individually_deleted``: (ledger, first entry, last entry), ranges never cross a ledger. ``backlog`` in entries.
     """
 
-    mark_delete: tuple[int, int] | None
+    mark_delete: Position | None
     individually_deleted: tuple[tuple[int, int, int], ...]
     backlog: int
 
@@ -40,8 +42,16 @@ class CursorView:
 class BrokerMachine:
     """See ``ARCHITECTURE.md`` for the interface. ``now`` is in nanoseconds since the epoch and must never go back.
 
-    Deadlines that have passed are served, in their order, before the event of a call.
+    Deadlines that have passed are served, in their order, before the event of a call. ``CAPABILITIES``: what it can,
+    in the words of ``harness.systems.system``.
     """
+
+    CAPABILITIES: ClassVar[frozenset[str]] = frozenset(
+        {
+            "dedup", "dedup_switch", "batch_index_ack", "key_shared", "cursor_view", "ack_receipt", "delayed",
+            "partitions",
+        }
+    )
 
     def __init__(self, config: BrokerConfig | None = None, parts: BrokerParts | None = None) -> None:
         self.core = Core(config or BrokerConfig(), parts or BrokerParts())
@@ -230,7 +240,7 @@ class BrokerMachine:
         cursor, entries = subscribed.cursor, found.ledgers.entries
         mark = None if cursor.mark_delete < 0 else entries[cursor.mark_delete]
         return CursorView(
-            None if mark is None else (mark.ledger, mark.entry),
+            None if mark is None else Position(mark.ledger, mark.entry),
             tuple(part for first, last in cursor.ranges.all() for part in found.ledgers.spans(first, last)),
             cursor.unacked_before(len(entries)),
         )

@@ -36,7 +36,9 @@ class Sessions:
         waiting, connection.probes = connection.probes, []
         for proceed in waiting:
             proceed(True)
-        if frame.command.type == BaseCommand.CONNECT:
+        # A type of a later revision reads as the first one of the enum, CONNECT.
+        kind = frame.command.type if frame.command.HasField("type") else None
+        if kind == BaseCommand.CONNECT:
             if connection.shaken:
                 raise ProtocolBreach("a second CONNECT")
             connection.shaken = True
@@ -44,10 +46,10 @@ class Sessions:
             return False
         if not connection.shaken:
             raise ProtocolBreach("a command before CONNECT")
-        if frame.command.type == BaseCommand.PING:
+        if kind == BaseCommand.PING:
             self.answer_ping(connection)
             return False
-        return frame.command.type != BaseCommand.PONG
+        return kind != BaseCommand.PONG
 
     def _welcome(self, connection: Connection, frame: Frame) -> None:
         config = self.core.config

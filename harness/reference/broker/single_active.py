@@ -9,6 +9,8 @@ from harness.reference.broker import answers
 from harness.reference.broker.breach import Refusal
 from harness.reference.broker.consumer import Consumer
 from harness.reference.broker.dispatcher import Dispatcher
+from harness.reference.broker.murmur3 import sticky_slot
+from harness.reference.broker.stored_entry import StoredEntry
 from harness.reference.broker.timers import Timer
 from harness.wire.pulsar_pb2 import CommandSubscribe
 
@@ -95,7 +97,16 @@ class SingleActiveDispatcher(Dispatcher):
             if offset >= len(entries):
                 break
             self.read = offset + 1
-            consumer.deliver(entries[offset], self.remaining(offset), 0)
+            if self.wants(consumer, entries[offset]):
+                consumer.deliver(entries[offset], self.remaining(offset), 0)
+
+    def wants(self, consumer: Consumer, stored: StoredEntry) -> bool:
+        """A consumer with hash ranges gets only the entries whose slot is in one of them (KEYHASH-01)."""
+        ranges = consumer.request.keySharedMeta.hashRanges
+        if not ranges:
+            return True
+        slot = sticky_slot(stored.sticky_key)
+        return any(part.start <= slot <= part.end for part in ranges)
 
     def redeliver(self, consumer: Consumer, offsets: Sequence[int] | None) -> None:
         """Single entries cannot come again without breaking the order, so everything does (REDEL-01)."""

@@ -85,16 +85,16 @@ class Subscription:
     def _ack_through(self, given: MessageIdData) -> None:
         ledgers = self.topic.ledgers
         ledger, entry = signed(given.ledgerId), signed(given.entryId)
-        last = ledgers.through(ledger, entry) - 1
-        exact = ledgers.offset(ledger, entry)
-        if exact is None and last == len(ledgers) - 1 and entry >= 0 and self._is_beyond(ledger, entry):
+        if self._is_beyond(ledger, entry):
             return
+        exact = ledgers.offset(ledger, entry)
         if exact is not None and given.ack_set:
             self.cursor.ack_through(exact - 1)
             if self.core.config.batch_index_ack:
                 self.cursor.ack_batch(exact, from_words(given.ack_set), ledgers.entries[exact].num_messages)
         else:
-            self.cursor.ack_through(last)
+            # The id need not exist: the one in front of a ledger's first entry is sent as entry -1 (ACK-CUM-06).
+            self.cursor.ack_through(ledgers.through(ledger, entry) - 1)
 
     def _is_beyond(self, ledger: int, entry: int) -> bool:
         entries = self.topic.ledgers.entries
