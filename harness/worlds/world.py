@@ -13,7 +13,7 @@ from harness.worlds.plan import Fault, Operation, Plan
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What one plan led to. With ``error`` set the harness itself failed, and nothing may be held against the system."""
+    """What one plan led to. With ``error`` set the harness itself failed: nothing may be held against the system."""
 
     judgement: Judgement
     events: int
