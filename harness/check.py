@@ -1,0 +1,145 @@
+"""Judges stored histories again, whoever wrote them: no broker, no client, no run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from harness import __version__
+from harness.clauses.catalogue import Catalogue
+from harness.gate.excerpt import excerpt
+from harness.gate.result import Failure, GateResult, Pair
+from harness.gate.run import clause_text
+from harness.history.errors import HistoryError
+from harness.history.event import Event
+from harness.history.parquet import RunInfo, read_history, read_run_info
+from harness.invariants.core import Anomaly
+from harness.invariants.engine import InvariantFailed, Judge, Judgement
+from harness.invariants.registry import all_invariants
+from harness.tally import Tally
+from harness.usage_error import UsageError
+from harness.verdict import decide
+from harness.worlds.plan import Plan
+
+NEAR = 200
+"""How many places around a witness event are read again for the excerpt."""
+
+
+def check(directories: Sequence[Path], catalogue: Catalogue) -> GateResult:
+    """The verdicts of run directories, those of one system and client taken together. Raises ``UsageError``."""
+    began = monotonic()
+    result = GateResult(
+        title="check",
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        clauses={clause.id: clause_text(clause) for clause in catalogue},
+        versions={"starquake": __version__},
+    )
+    pairs: dict[tuple[str, str], tuple[Pair, Tally, RunInfo]] = {}
+    errors: dict[tuple[str, str], str] = {}
+    for directory in directories:
+        info, judgement, events, error = _judged(directory)
+        key = (info.system or "unnamed system", info.client or "unnamed client")
+        pair, tally, _ = pairs.setdefault(key, (Pair(system=key[0], client=key[1]), Tally(), info))
+        pair.examples += 1
+        pair.events += events
+        result.versions |= info.versions
+        if error is not None:
+            pair.errors.append(f"{directory}: {error}")
+            errors.setdefault(key, error)
+            continue
+        tally.add(judgement)
+        _add_failures(result, directory, info, key, judgement)
+    for key, (pair, tally, info) in pairs.items():
+        pair.system_version = info.versions.get(info.system, "")
+        pair.client_version = info.versions.get(f"client {info.client}", "")
+        result.pairs.append(pair)
+        result.cells += [
+            decide(
+                clause,
+                tally.clauses.get(clause.id),
+                system=key[0],
+                client=key[1],
+                system_capabilities=info.capabilities.get("system", clause.needs_system),
+                client_capabilities=info.capabilities.get("client", clause.needs_client),
+                known=(),
+                harness_error=errors.get(key),
+            )
+            for clause in catalogue
+        ]
+    result.seconds = round(monotonic() - began, 3)
+    return result
+
+
+def _judged(directory: Path) -> tuple[RunInfo, Judgement, int, str | None]:
+    """Run information, judgement, number of events, and the error when an invariant broke."""
+    count = 0
+    try:
+        info = read_run_info(directory)
+        judge = Judge(all_invariants())
+        for event in read_history(directory):
+            judge.observe(event)
+            count += 1
+        return info, judge.finish(), count, None
+    except HistoryError as error:
+        raise UsageError(str(error)) from error
+    except InvariantFailed as error:
+        return info, Judgement(), count, str(error)
+
+
+def _add_failures(
+    result: GateResult, directory: Path, info: RunInfo, key: tuple[str, str], judgement: Judgement
+) -> None:
+    smallest: dict[tuple[str, str], Anomaly] = {}
+    for anomaly in judgement.anomalies:
+        name = (anomaly.clause, anomaly.name)
+        if name not in smallest or len(anomaly.witness) < len(smallest[name].witness):
+            smallest[name] = anomaly
+    shown = {
+        (failure.clause, failure.anomaly): failure
+        for failure in result.failures
+        if (failure.system, failure.client) == key
+    }
+    fresh: dict[tuple[str, str], Anomaly] = {}
+    for name, anomaly in smallest.items():
+        if name in shown:
+            shown[name].runs += 1
+        else:
+            fresh[name] = anomaly
+    if not fresh:
+        return
+    nearby = _nearby(directory, fresh.values())
+    for anomaly in fresh.values():
+        part = excerpt(nearby, anomaly)
+        result.failures.append(
+            Failure(
+                clause=anomaly.clause,
+                anomaly=anomaly.name,
+                system=key[0],
+                client=key[1],
+                message=anomaly.message,
+                severity=anomaly.severity,
+                found_by=f"history {directory}",
+                excerpt=part,
+                plan=_plan(info),
+                replay=f"starquake check {directory}",
+                history=str(directory),
+            )
+        )
+
+
+def _nearby(directory: Path, anomalies: Iterable[Anomaly]) -> list[Event]:
+    """A second pass that keeps only what an excerpt could show: a history may be larger than memory."""
+    places = {index + offset for anomaly in anomalies for index in anomaly.witness for offset in range(-NEAR, NEAR + 1)}
+    return [event for event in read_history(directory) if event.index in places or event.layer == "fault"]
+
+
+def _plan(info: RunInfo) -> Plan:
+    # Other tools write what they like here; a plan that is not ours is simply not shown.
+    try:
+        return msgspec.convert(info.plan, Plan)
+    except msgspec.ValidationError:
+        return Plan()

@@ -1,0 +1,478 @@
+"""The command line: ``gate check replay report mutants seeds clauses systems clients doctor``.
+
+Exit codes: 0 all pass or as known; 1 a violation or a stale known failure; 2 wrong usage or environment; 3 the harness
+failed; 4 nothing decided; 130 interrupted (what was judged so far is reported, histories so far are on disk).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness import __version__
+from harness.cli_guard import Guard, say
+from harness.usage_error import UsageError
+from harness.verdict import EXIT_GREEN, EXIT_HARNESS, EXIT_VIOLATION
+
+if TYPE_CHECKING:
+    from harness.gate.result import GateResult
+    from harness.known_failing import KnownFailure
+    from harness.reference.mutants.run import MutantRow
+    from harness.seeds.seed import Seed
+
+app = typer.Typer(
+    name="starquake",
+    help="Which promise did the broker or the client break, and what is the shortest reproduction?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+systems_app = typer.Typer(help="The systems under test.", no_args_is_help=True)
+clients_app = typer.Typer(help="The clients under test.", no_args_is_help=True)
+app.add_typer(systems_app, name="systems")
+app.add_typer(clients_app, name="clients")
+guard = Guard()
+
+DEFAULT_SYSTEM = "lite"
+DEFAULT_CLIENTS = ("reference", "python")
+SYSTEMS = {
+    "lite": "pulsar-lite, a native broker from a wheel (default)",
+    "reference": "the executable specification, over sockets",
+    "simulated": "the executable specification with the reference client, in one process under virtual time",
+    "mutant:NAME": "the simulated pair with one part deliberately broken; `starquake mutants` names them",
+    "pulsar://HOST:PORT[,http://HOST:PORT]": "a broker that runs already",
+}
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
+Report = Annotated[Path | None, typer.Option("--report", help="Directory for all files [default: reports/gate-TIME].")]
+
+
+def main() -> None:
+    """The entry point of the ``starquake`` command."""
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"starquake {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback when the harness itself fails.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    guard.debug = debug
+
+
+# --- gate -----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+@guard
+def gate(
+    system: Annotated[list[str] | None, typer.Option("--system", help="System under test (again for more).")] = None,
+    client: Annotated[list[str] | None, typer.Option("--client", help="Client under test (again for more).")] = None,
+    profile: Annotated[str, typer.Option("--profile", help="smoke, ci or nightly.")] = "smoke",
+    select: Annotated[str, typer.Option("--select", help="Only the clauses this glob matches.")] = "*",
+    known: Annotated[Path | None, typer.Option("--known", help="List of known failures.")] = None,
+    report: Report = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="A further copy of the JUnit file.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Base of all randomness.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Judge systems through clients: red or green, with the shortest reproduction of what is new."""
+    from harness.clauses.catalogue import load
+    from harness.gate.explorer import MachineExploration
+    from harness.gate.profile import PROFILES
+    from harness.gate.run import Gate, Request
+    from harness.report.files import prepare, write_reports
+    from harness.report.progress import Progress
+    from harness.seeds.seed import stored
+    from harness.worlds.resolve import world_for
+
+    if profile not in PROFILES:
+        raise UsageError(f"there is no profile {profile!r}; there are: {', '.join(PROFILES)}")
+    catalogue = load()
+    _check_selection(select, [clause.id for clause in catalogue])
+    systems = list(dict.fromkeys(system or [DEFAULT_SYSTEM]))
+    clients = list(dict.fromkeys(client or _default_clients(systems)))
+    listed = {name: _known_failures(name, known, [clause.id for clause in catalogue]) for name in systems}
+    directory = prepare(report or Path("reports") / f"gate-{datetime.now():%Y%m%d-%H%M%S}")
+    if junit is not None:
+        prepare(junit.parent)
+    request = Request(
+        systems=systems,
+        clients=clients,
+        profile=PROFILES[profile],
+        select=select,
+        known=listed,
+        report=directory,
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+    )
+    with Progress(Console(stderr=True)) as progress:
+        result = Gate(
+            request,
+            catalogue=catalogue,
+            exploration=MachineExploration(),
+            make_world=world_for,
+            seeds=[entry for _, entry in stored(_seeds_directory())],
+            watcher=progress,
+        ).run()
+    page = write_reports(result, directory, junit)
+    return _tell(result, page, as_json)
+
+
+def _default_clients(systems: list[str]) -> list[str]:
+    """The simulated world has its own client; everything else is tried with all that are installed."""
+    simulated = all(name == "simulated" or name.startswith("mutant:") for name in systems)
+    return ["reference"] if simulated else list(DEFAULT_CLIENTS)
+
+
+def _check_selection(select: str, clauses: list[str]) -> None:
+    from fnmatch import fnmatchcase
+
+    if not any(fnmatchcase(clause, select) for clause in clauses):
+        raise UsageError(f"no clause matches {select!r}; `starquake clauses` lists them")
+
+
+def _known_failures(system: str, given: Path | None, clauses: list[str]) -> list[KnownFailure]:
+    from harness.clients.resolve import ADAPTERS
+    from harness.fixture_files import known_failing_file
+    from harness.known_failing import check_names, read
+
+    path = given or known_failing_file(system)
+    if path is None:
+        return []
+    entries = read(path)
+    check_names(entries, clauses, list(ADAPTERS))
+    return entries
+
+
+def _seeds_directory() -> Path:
+    from harness.fixture_files import seeds_directory
+
+    return seeds_directory()
+
+
+def _tell(result: GateResult, page: Path, as_json: bool) -> int:
+    from harness.report.machine import lines
+    from harness.report.terminal import show
+
+    if as_json:
+        for line in lines(result):
+            typer.echo(line)
+    else:
+        console = Console(highlight=False)
+        show(result, console)
+        console.print(f"[dim]report[/dim] {escape(str(page))}", soft_wrap=True)
+    for pair in result.pairs:
+        if pair.setup_error:
+            say(f"{pair.system} x {pair.client} was not run: {pair.setup_error}")
+    return result.exit_code()
+
+
+# --- check and report -----------------------------------------------------------------------------------------------
+
+
+@app.command()
+@guard
+def check(
+    history: Annotated[list[Path], typer.Argument(help="Run directories: run.json and history/*.parquet.")],
+    engine: Annotated[str, typer.Option("--engine", help="local.")] = "local",
+    out: Annotated[Path | None, typer.Option("--out", help="Directory for the reports.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Judge stored histories again, without any broker or client."""
+    from harness.check import check as judge
+    from harness.clauses.catalogue import load
+    from harness.report.files import prepare, write_reports
+
+    if engine == "spark":
+        raise UsageError("the engine 'spark' is not in this version; use --engine local")
+    if engine != "local":
+        raise UsageError(f"there is no engine {engine!r}; there is: local")
+    directory = prepare(out or Path("reports") / f"check-{datetime.now():%Y%m%d-%H%M%S}")
+    result = judge(history, load())
+    return _tell(result, write_reports(result, directory, None), as_json)
+
+
+@app.command()
+@guard
+def report(
+    run: Annotated[list[Path], typer.Argument(help="Report directories of gate or check, or run directories.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Write here instead of beside each result.")] = None,
+) -> int:
+    """Write HTML and JUnit of finished runs again, and show them."""
+    from harness.check import check as judge
+    from harness.clauses.catalogue import load
+    from harness.gate.result import RESULT_FILE
+    from harness.gate.result import load as load_result
+    from harness.report.files import prepare, write_reports
+
+    for directory in run:
+        if not directory.is_dir():
+            raise UsageError(f"there is no directory {directory}")
+    worst = EXIT_GREEN
+    for directory in run:
+        finished = (directory / RESULT_FILE).is_file()
+        result = load_result(directory) if finished else judge([directory], load())
+        target = prepare(directory if out is None else out if len(run) == 1 else out / directory.name)
+        code = _tell(result, write_reports(result, target, None), as_json=False)
+        worst = EXIT_VIOLATION if EXIT_VIOLATION in (worst, code) else max(worst, code)
+    return worst
+
+
+# --- seeds ----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+@guard
+def replay(
+    seed: Annotated[str, typer.Argument(help="A seed file, or the id of a stored seed.")],
+    system: Annotated[str | None, typer.Option("--system", help="Another system than the seed's.")] = None,
+    client: Annotated[str | None, typer.Option("--client", help="Another client than the seed's.")] = None,
+    times: Annotated[int, typer.Option("--times", min=1, help="How often to run it.")] = 10,
+    as_json: Json = False,
+) -> int:
+    """Run a seed again: exit 1 when its anomaly shows, 0 when it does not."""
+    from harness.seeds.replay import attempt
+    from harness.worlds.resolve import world_for
+
+    stored = _find_seed(seed)
+    if stored.protocol != "pulsar":
+        raise UsageError(f"{seed} is for the protocol {stored.protocol!r}; this version replays pulsar only")
+    where = (system or stored.system, client or stored.client)
+    console, progress = Console(highlight=False), Console(stderr=True)
+    world = world_for(*where, None, lambda text: progress.print(f"[dim]{escape(text)}[/dim]"))
+    if not as_json:
+        _show_seed(stored, where, console)
+    try:
+        world.start()
+        with progress.status("running") as status:
+            runs = attempt(
+                world,
+                stored.plan(),
+                stored.expect,
+                times,
+                each=lambda so_far: status.update(f"{so_far.failed} of {so_far.tries} runs showed it"),
+            )
+    finally:
+        world.stop()
+    if as_json:
+        low, high = runs.rate.interval()
+        typer.echo(
+            json.dumps(
+                {
+                    "type": "replay",
+                    "seed": stored.id,
+                    "clause": stored.expect.clause,
+                    "anomaly": stored.expect.anomaly,
+                    "system": where[0],
+                    "client": where[1],
+                    "failed": runs.failed,
+                    "tries": runs.tries,
+                    "interval": [round(low, 4), round(high, 4)],
+                    "witness": [] if runs.sighting is None else list(runs.sighting.anomaly.witness),
+                    "errors": runs.errors,
+                }
+            )
+        )
+    for error in dict.fromkeys(runs.errors):
+        say(f"{runs.errors.count(error)} of {times} runs failed in the harness: {error}")
+    if runs.sighting is not None:
+        if not as_json:
+            from harness.report.terminal import show_witness
+
+            console.print(f"\n[bold red]Reproduced[/bold red] in {runs.rate}")
+            console.print(escape(runs.sighting.anomaly.message))
+            show_witness(runs.sighting.witness, console)
+        return EXIT_VIOLATION
+    if not runs.tries:
+        return EXIT_HARNESS
+    if not as_json:
+        console.print(f"\n[bold green]Not reproduced[/bold green]: {stored.expect.anomaly} showed in {runs.rate}")
+    return EXIT_GREEN
+
+
+def _find_seed(name: str) -> Seed:
+    from harness.seeds.seed import read
+
+    path = Path(name)
+    by_id = _seeds_directory() / f"{name}.json"
+    return read(by_id if not path.exists() and by_id.is_file() else path)
+
+
+def _show_seed(seed: Seed, where: tuple[str, str], console: Console) -> None:
+    from harness.report.describe import step_label
+
+    console.print(f"[bold]{seed.expect.clause}[/bold] {escape(seed.expect.anomaly)} [dim]seed {seed.id}[/dim]")
+    console.print(f"[dim]{escape(where[0])} x {escape(where[1])}; stored with {seed.rate}[/dim]")
+    if seed.note:
+        console.print(escape(seed.note))
+    for number, step in enumerate(seed.plan().steps(), start=1):
+        console.print(f"  {number:>2}. {escape(step_label(step))}")
+
+
+@app.command()
+@guard
+def seeds() -> int:
+    """List the stored seeds."""
+    from harness.seeds.seed import stored
+
+    table = _table("id", "clause", "anomaly", "system", "client", "steps", "stored with")
+    for _, seed in stored(_seeds_directory()):
+        steps = len(seed.operations) + len(seed.schedule)
+        table.add_row(
+            seed.id, seed.expect.clause, seed.expect.anomaly, seed.system, seed.client, str(steps),
+            f"{seed.rate.failed}/{seed.rate.tries}",
+        )  # fmt: skip
+    Console().print(table if table.row_count else "no seeds are stored")
+    return EXIT_GREEN
+
+
+# --- what there is --------------------------------------------------------------------------------------------------
+
+
+@app.command()
+@guard
+def clauses(clause_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="One clause in full.")] = None) -> int:
+    """List the clauses, or show one: its rule, whom it binds and where it comes from."""
+    from harness.clauses.catalogue import load
+
+    catalogue = load()
+    if clause_id is None:
+        table = _table("clause", "family", "binds", "promise")
+        for clause in catalogue:
+            table.add_row(clause.id, clause.family, clause.binds, escape(clause.title))
+        Console().print(table)
+        return EXIT_GREEN
+    if clause_id not in catalogue:
+        from difflib import get_close_matches
+
+        near = get_close_matches(clause_id.upper(), [clause.id for clause in catalogue], n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "`starquake clauses` lists them"
+        raise UsageError(f"there is no clause {clause_id!r}; {hint}")
+    clause = catalogue[clause_id]
+    console = Console(highlight=False)
+    console.print(f"[bold]{clause.id}[/bold] {escape(clause.title)} [dim]({clause.family}, binds {clause.binds})[/dim]")
+    console.print(escape(clause.rule))
+    for title, value in (
+        ("source", clause.source),
+        ("needs of the system", " ".join(clause.needs_system)),
+        ("needs of the client", " ".join(clause.needs_client)),
+        ("decided by", " ".join(clause.decided_by)),
+        ("known gap", clause.known_gap),
+    ):
+        if value:
+            console.print(f"[dim]{title:>20}[/dim]  {escape(value)}")
+    return EXIT_GREEN
+
+
+@systems_app.command("list")
+@guard
+def systems_list() -> int:
+    """List what may be named with --system."""
+    table = _table("system", "what it is")
+    for name, description in SYSTEMS.items():
+        table.add_row(escape(name), escape(description))
+    Console().print(table)
+    return EXIT_GREEN
+
+
+@clients_app.command("list")
+@guard
+def clients_list() -> int:
+    """List what may be named with --client."""
+    from harness.clients.resolve import ADAPTERS
+
+    table = _table("client", "adapter")
+    for name, module in ADAPTERS.items():
+        table.add_row(name, module)
+    Console().print(table)
+    return EXIT_GREEN
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+# --- the harness itself ---------------------------------------------------------------------------------------------
+
+
+@app.command()
+@guard
+def mutants(
+    family: Annotated[str | None, typer.Option("--family", help="Only the mutants of one family.")] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this mutant (again for more).")] = None,
+    as_json: Json = False,
+) -> int:
+    """Hunt deliberately broken brokers and clients: the proof that the invariants can fail."""
+    from harness.reference.mutants.registry import mutant_named
+    from harness.reference.mutants.run import run_mutants
+    from properties.families import FAMILIES
+
+    if family is not None and family not in FAMILIES:
+        raise UsageError(f"there is no family {family!r}; there are: {', '.join(FAMILIES)}")
+    for name in only or ():
+        mutant_named(name)
+
+    def told(row: MutantRow) -> None:
+        if as_json:
+            typer.echo(
+                json.dumps(
+                    {
+                        "type": "mutant",
+                        "name": row.name,
+                        "family": row.family,
+                        "killed": row.killed,
+                        "caught_by": list(row.caught_by),
+                        "examples": row.examples,
+                        "seconds": round(row.seconds, 3),
+                    }
+                )
+            )
+        else:
+            _show_mutant(row)
+
+    rows = run_mutants(told, family=family, only=only or ())
+    errors = [row for row in rows if row.error]
+    for row in errors:
+        say(f"{row.name}: the harness failed: {row.error}")
+    # The unbroken pair is hunted too: whatever "catches" it is a false alarm.
+    wrong = [row for row in rows if not row.error and row.killed == (row.name == UNBROKEN)]
+    if not as_json:
+        killed = sum(1 for row in rows if row.killed and row.name != UNBROKEN)
+        typer.echo(f"{killed} of {sum(1 for row in rows if row.name != UNBROKEN)} mutants killed")
+    if wrong:
+        return EXIT_VIOLATION
+    return EXIT_HARNESS if errors else EXIT_GREEN
+
+
+UNBROKEN = "(unbroken)"
+
+
+def _show_mutant(row: MutantRow) -> None:
+    if row.name == UNBROKEN:
+        word, style = ("FALSE ALARM", "bold red") if row.killed else ("clean", "green")
+    else:
+        word, style = ("killed", "green") if row.killed else ("SURVIVED", "bold red")
+    Console(highlight=False).print(
+        f"[{style}]{word:<11}[/] {escape(row.name):<40} {row.family:<12} {row.examples:>4} runs {row.seconds:6.2f} s"
+        f"  [dim]{' '.join(row.caught_by)}[/dim]",
+        soft_wrap=True,
+    )
