@@ -31,6 +31,19 @@ _BODY_NAMES: Final = {
 }
 
 
+_LOOKUPS: Final = ("LOOKUP", "PARTITIONED_METADATA", "GET_TOPICS_OF_NAMESPACE", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA")
+_SUCCEED: Final = ("SUBSCRIBE", "UNSUBSCRIBE", "SEEK", "CLOSE_PRODUCER", "CLOSE_CONSUMER", "WATCH_TOPIC_LIST_CLOSE")
+# Which requests an answer may answer. Lookups have error fields of their own, so ERROR is tried on them last.
+_ANSWERS: Final[dict[str, tuple[str, ...]]] = {
+    f"{request}_RESPONSE": (request,) for request in (*_LOOKUPS, "ACK", "GET_LAST_MESSAGE_ID", "CONSUMER_STATS")
+} | {
+    "PRODUCER_SUCCESS": ("PRODUCER",),
+    "WATCH_TOPIC_LIST_SUCCESS": ("WATCH_TOPIC_LIST",),
+    "SUCCESS": _SUCCEED,
+    "ERROR": ("PRODUCER", *_SUCCEED, "GET_LAST_MESSAGE_ID", "CONSUMER_STATS", "WATCH_TOPIC_LIST", "ACK", *_LOOKUPS),
+}
+
+
 @dataclass(slots=True)
 class _Registration:
     """What a producer id or consumer id stands for, or what a request was about.
@@ -71,7 +84,8 @@ class SessionTracker:
         self.layer = layer
         self._producers: dict[int, _Registration] = {}
         self._consumers: dict[int, _Registration] = {}
-        self._requests: dict[int, tuple[str, _Registration]] = {}
+        # Clients number their lookups apart from their other requests, so an id alone does not name a request.
+        self._requests: dict[tuple[int, str], _Registration] = {}
         self._readers: dict[int, Callable[[BaseCommand, Frame], Columns]] = {
             BaseCommand.CONNECT: self._connect,
             BaseCommand.CONNECTED: self._connected,
@@ -150,8 +164,8 @@ class SessionTracker:
             request_id = _value(body, "request_id")
             columns["request_id"] = present(request_id)
             if direction == "to_broker":
-                self._requests[request_id] = (kind, found or _Registration())
-            elif (request := self._answered(command, request_id)) is not None:
+                self._requests[request_id, kind] = found or _Registration()
+            elif (request := self._answered(command, kind, request_id)) is not None:
                 extra["request"], asked = request
                 found = found or asked
                 if command.type == BaseCommand.PRODUCER_SUCCESS and asked.producer_id is not None:
@@ -161,14 +175,16 @@ class SessionTracker:
             extra |= found.ids()
         return columns | {"extra": extra}
 
-    def _answered(self, command: BaseCommand, request_id: int) -> tuple[str, _Registration] | None:
-        # The broker numbers its own notices; they answer nothing, whatever their request id.
-        if command.type in (BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER):
-            return None
-        # PRODUCER_SUCCESS that is not ready yet will be followed by another one for the same request.
-        if command.type == BaseCommand.PRODUCER_SUCCESS and not command.producer_success.producer_ready:
-            return self._requests.get(request_id)
-        return self._requests.pop(request_id, None)
+    def _answered(self, command: BaseCommand, kind: str, request_id: int) -> tuple[str, _Registration] | None:
+        """Kind and subject of the request that a frame to the client answers; None when it answers none."""
+        for asked in _ANSWERS.get(kind, ()):
+            registration = self._requests.get((request_id, asked))
+            if registration is not None:
+                # A producer that has to wait gets another PRODUCER_SUCCESS for the same request later.
+                if kind != "PRODUCER_SUCCESS" or command.producer_success.producer_ready:
+                    del self._requests[request_id, asked]
+                return asked, registration
+        return None
 
     def _register_producer(self, command: BaseCommand) -> _Registration:
         body = command.producer
