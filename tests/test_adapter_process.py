@@ -22,7 +22,7 @@ def toy(way, **options):
 async def opened(way, **options):
     adapter = toy(way, **options)
     await adapter.start()
-    await adapter.request({"op": "client", "client": "a", "url": "pulsar://127.0.0.1:1"}, 5)
+    await adapter.request({"op": "client", "client": "a", "url": "pulsar://127.0.0.1:2"}, 5)
     await adapter.request({"op": "producer", "client": "a", "producer": "p", "topic": "t", "name": "n"}, 5)
     return adapter
 

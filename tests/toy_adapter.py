@@ -14,7 +14,10 @@ WAY = sys.argv[1]
 CAPABILITIES = ["shared", "nack"]
 
 lock = threading.Lock()
+state = threading.Lock()
+clients = {}
 topics = {}
+subscriptions = {}
 handles = {}
 closed = set()
 
@@ -38,20 +41,31 @@ def error(request, kind, message="toy"):
     answer(request, error={"kind": kind, "message": message})
 
 
+def take(consumer):
+    """The next message for a consumer of a subscription, or None."""
+    subscription = subscriptions[consumer["topic"], consumer["subscription"]]
+    again = [place for place, due in subscription["again"].items() if due <= time.monotonic()]
+    if again:
+        del subscription["again"][again[0]]
+        return again[0]
+    if subscription["next"] < len(topics[consumer["topic"]]):
+        subscription["next"] += 1
+        return subscription["next"] - 1
+    return None
+
+
 def receive(consumer, request):
-    deadline = time.monotonic() + request["timeout_ms"] / 1000
-    log = topics[consumer["topic"]]
-    if WAY == "early_empty":
-        deadline = 0
+    deadline = time.monotonic() + (0 if WAY == "early_empty" else request["timeout_ms"] / 1000)
     while True:
-        if consumer["next"] < len(log):
-            place, (payload, key, properties) = consumer["next"], log[consumer["next"]]
-            consumer["next"] += 1
+        with state:
+            place = take(consumer)
+        if place is not None:
+            payload, key, properties = topics[consumer["topic"]][place]
             identity = {"ledger": 0, "entry": place}
             if WAY == "minus_one":
                 identity["batch_index"] = -1
-            ref = consumer["refs"] + (1 if WAY == "refs_from_one" else 0)
-            consumer["refs"] += 1
+            ref = len(consumer["taken"]) + (1 if WAY == "refs_from_one" else 0)
+            consumer["taken"].append(place)
             message = {"ref": ref, "message_id": identity, "payload": payload, "redelivery_count": 0,
                        "properties": properties}
             if key is not None and WAY != "drops_key":
@@ -64,11 +78,46 @@ def receive(consumer, request):
         time.sleep(0.005)
 
 
+def settle(consumer, request):
+    if not 0 <= request["ref"] < len(consumer["taken"]):
+        return error(request, "malformed", "no such delivery")
+    place = consumer["taken"][request["ref"]]
+    subscription = subscriptions[consumer["topic"], consumer["subscription"]]
+    with state:
+        if request["op"] == "nack" and WAY != "forgets_nack":
+            subscription["again"][place] = time.monotonic() + consumer.get("nack_delay_ms", 100) / 1000
+        if request["op"] == "ack" and WAY != "forgets_ack":
+            subscription["acked"].add(place)
+    return answer(request, ok={"confirmed": WAY == "confirms_falsely"})
+
+
+def create(request):
+    op = request["op"]
+    made = {"kind": op, "taken": [], **request}
+    if op != "client" and clients.get(request["client"]) == "pulsar://127.0.0.1:1":
+        return error(request, "disconnected")
+    if op == "client":
+        clients[request["client"]] = request["url"]
+    if "topic" in request:
+        topics.setdefault(request["topic"], [])
+    if op == "consumer":
+        if request["type"] not in ("exclusive", "shared"):
+            return error(request, "unsupported")
+        fresh = {"next": 0, "again": {}, "acked": set()}
+        subscription = subscriptions.setdefault((request["topic"], request["subscription"]), fresh)
+        with state:
+            subscription["again"] = {place: 0 for place in range(subscription["next"])
+                                     if place not in subscription["acked"]}
+    handles[request[op]] = made
+    closed.discard(request[op])
+    return answer(request, ok={"last_sequence_id": None} if op == "producer" else {})
+
+
 KNOWN = {
     "hello": {"contract"}, "client": {"client", "url", "operation_timeout_ms"},
     "producer": {"client", "producer", "topic", "name", "send_timeout_ms"},
     "send": {"producer", "payload", "key", "properties"}, "flush": {"producer"},
-    "consumer": {"client", "consumer", "topic", "subscription", "name", "type", "initial_position"},
+    "consumer": {"client", "consumer", "topic", "subscription", "name", "type", "initial_position", "nack_delay_ms"},
     "receive": {"consumer", "timeout_ms"}, "ack": {"consumer", "ref"}, "ack_cumulative": {"consumer", "ref"},
     "nack": {"consumer", "ref"}, "seek": {"consumer", "ref", "position", "publish_time"},
     "unsubscribe": {"consumer"}, "close": {"client", "producer", "consumer"},
@@ -77,15 +126,24 @@ CAPABLE = {"batching", "chunking", "compression", "initial_sequence_id", "ack_ti
            "batch_index_ack", "expire_chunks_ms", "sequence_id"}
 
 
+def ill_formed(request):
+    targets = set(request) & {"client", "producer", "consumer"}
+    return (
+        not all(isinstance(request[name], str) for name in targets)
+        or (request["op"] == "client" and "url" not in request)
+        or (request["op"] == "close" and len(targets) != 1)
+    )
+
+
 def handle(request):
     op = request.get("op")
     extra = set(request) - {"id", "op"} - KNOWN.get(op, set())
-    if op not in KNOWN or extra - CAPABLE:
+    if op not in KNOWN or extra - CAPABLE or ill_formed(request):
         if WAY != "lenient":
             return error(request, "malformed")
         if op not in KNOWN:
             return answer(request, ok={})
-    if extra & CAPABLE:
+    if extra & CAPABLE and WAY != "ignores_options":
         return error(request, "unsupported")
     if op == "hello":
         if WAY == "late_hello":
@@ -93,11 +151,7 @@ def handle(request):
         capabilities = [*CAPABILITIES, "telepathy"] if WAY == "invented_capability" else CAPABILITIES
         return answer(request, ok={"name": "toy", "version": "1", "contract": 1, "capabilities": capabilities})
     if op in ("client", "producer", "consumer"):
-        handles[request[op]] = {"kind": op, "next": 0, "refs": 0, **request}
-        closed.discard(request[op])
-        if "topic" in request:
-            topics.setdefault(request["topic"], [])
-        return answer(request, ok={"last_sequence_id": None} if op == "producer" else {})
+        return create(request)
     name = request.get("producer") or request.get("consumer") or request.get("client")
     if name in closed:
         return error(request, "already_closed")
@@ -112,6 +166,9 @@ def handle(request):
         if WAY == "dies":
             os._exit(3)
         log = topics[used["topic"]]
+        if WAY == "reorders" and len(log) % 2:
+            log.insert(len(log) - 1, (request["payload"], request.get("key"), request.get("properties", {})))
+            return answer(request, ok={"message_id": {"ledger": 0, "entry": len(log) - 2}})
         log.append((request["payload"], request.get("key"), request.get("properties", {})))
         return answer(request, ok={"message_id": {"ledger": 0, "entry": len(log) - 1}})
     if op == "receive":
@@ -119,12 +176,14 @@ def handle(request):
             return receive(used, request)
         threading.Thread(target=receive, args=(used, request), daemon=True).start()
         return None
-    if op == "ack_cumulative" and used["type"] == "shared":
-        return error(request, "invalid")
-    if op in ("ack", "nack", "ack_cumulative"):
-        return answer(request, ok={"confirmed": False})
+    if op in ("ack_cumulative", "seek"):
+        return error(request, "unsupported")
+    if op in ("ack", "nack"):
+        return settle(used, request)
     if op == "close":
-        closed.add(handles.pop(name)[used["kind"]])
+        for gone in [other for other, made in handles.items() if name in (other, made.get("client"))]:
+            closed.add(gone)
+            del handles[gone]
     return answer(request, ok={})
 
 
