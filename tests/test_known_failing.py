@@ -1,0 +1,73 @@
+"""The list of known failures: read exactly, refused clearly."""
+
+import pytest
+
+from harness.known_failing import check_names, parse, read
+from harness.usage_error import UsageError
+
+GOOD = """
+# a comment
+lite | python | DEDUP-02 | hole | known | upstream issue 7 | and a bar
+lite | *      | ACK-01   | *    | flaky 7/20 | a race in the dispatcher
+"""
+
+
+def test_entries_keep_fields_and_place() -> None:
+    known, flaky = parse(GOOD, "list.txt")
+    assert (known.system, known.client, known.clause, known.anomaly, known.status) == (
+        "lite", "python", "DEDUP-02", "hole", "known",
+    )  # fmt: skip
+    assert known.reason == "upstream issue 7 | and a bar"
+    assert known.place == "list.txt:3"
+    assert (flaky.failed, flaky.tries, flaky.rate) == (7, 20, "7/20")
+
+
+def test_coverage_of_wildcards_and_versions() -> None:
+    known, flaky = parse(GOOD, "list.txt")
+    assert known.covers("lite", "python", "DEDUP-02")
+    assert known.covers("lite@0.2", "python@3.13", "DEDUP-02")
+    assert not known.covers("lite", "java", "DEDUP-02")
+    assert not known.covers("pulsar", "python", "DEDUP-02")
+    assert flaky.covers("lite", "java@4", "ACK-01")
+    assert known.allows("hole")
+    assert not known.allows("reorder")
+    assert flaky.allows("anything")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("lite | python | DEDUP-02 | hole | known", "5 fields where 6"),
+        ("lite | python | DEDUP-02 | hole | known | ", "the reason is empty"),
+        ("lite | | DEDUP-02 | hole | known | why", "the client is empty"),
+        ("lite | python | DEDUP-* | hole | known | why", "whole field only"),
+        ("lite | python | DEDUP-02 | hole | skip | why", "neither 'known' nor 'flaky"),
+        ("lite | python | DEDUP-02 | hole | flaky | why", "neither 'known' nor 'flaky"),
+        ("lite | python | DEDUP-02 | hole | flaky 0/20 | why", "not one of a flaky failure"),
+        ("lite | python | DEDUP-02 | hole | flaky 21/20 | why", "not one of a flaky failure"),
+    ],
+)
+def test_a_broken_line_is_named(line: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as raised:
+        parse(f"# first\n{line}\n", "known.txt")
+    assert str(raised.value).startswith("known.txt:2: ")
+
+
+def test_the_same_failure_twice_is_refused() -> None:
+    line = "lite | python | DEDUP-02 | hole | known | why\n"
+    with pytest.raises(UsageError, match=r"known.txt:2: .*listed at known.txt:1"):
+        parse(line * 2, "known.txt")
+
+
+def test_entries_that_cannot_match_are_refused() -> None:
+    entries = parse(GOOD, "list.txt")
+    check_names(entries, ["DEDUP-02", "ACK-01"], ["python"])
+    with pytest.raises(UsageError, match=r"list.txt:4: there is no clause 'ACK-01'"):
+        check_names(entries, ["DEDUP-02"], ["python"])
+    with pytest.raises(UsageError, match=r"list.txt:3: there is no client 'python'"):
+        check_names(entries, ["DEDUP-02", "ACK-01"], ["reference"])
+
+
+def test_a_missing_file_is_the_users_matter(tmp_path) -> None:
+    with pytest.raises(UsageError, match="cannot read the known-failing list"):
+        read(tmp_path / "none.txt")
