@@ -24,9 +24,7 @@ class ChunkLabel:
     @classmethod
     def read(cls, metadata: MessageMetadata) -> ChunkLabel | None:
         """None for a message that is no piece; the numbers are given as they came, however odd."""
-        if not (
-            metadata.HasField("uuid") and metadata.HasField("chunk_id") and metadata.HasField("num_chunks_from_msg")
-        ):
+        if not is_piece(metadata):
             return None
         return cls(metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg, metadata.total_chunk_msg_size)
 
