@@ -24,7 +24,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Open a TCP connection to ``address`` (``host:port``) and call it ``conn`` in ``connected`` / ``connect_failed``."""
+    """Open a TCP connection to ``address`` (``host:port``) and answer with ``connected`` or ``connect_failed``."""
 
     conn: int
     address: str
