@@ -58,7 +58,7 @@ def unpack(payload: bytes, count: int) -> list[SingleMessage]:
         metadata = SingleMessageMetadata()
         try:
             metadata.ParseFromString(payload[begin:end])
-        except DecodeError as error:
+        except (DecodeError, UnicodeDecodeError) as error:  # the latter from protobuf's pure Python implementation only
             raise WireError("bad_batch", f"header of member {index}: {error}") from None
         if missing := missing_fields(metadata):
             raise WireError("bad_batch", f"header of member {index} lacks {', '.join(missing)}")

@@ -12,7 +12,7 @@ The total size does not count itself; the checksum covers everything after itsel
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 import crc32c
@@ -219,11 +219,6 @@ class FrameDecoder:
         return frames
 
 
-def without_raw(frame: Frame) -> Frame:
-    """The same frame without the bytes it came from, for those who change its parts."""
-    return replace(frame, raw=None)
-
-
 def _size(data: bytes | bytearray, at: int) -> int:
     return int(_SIZE.unpack_from(data, at)[0])
 
@@ -245,7 +240,7 @@ def _sized(raw: bytes, at: int) -> tuple[int, int]:
 def _parse(message: Message, data: bytes, kind: WireErrorKind) -> None:
     try:
         message.ParseFromString(data)
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError) as error:  # the latter from protobuf's pure Python implementation only
         raise WireError(kind, str(error)) from None
     if missing := missing_fields(message):
         raise WireError(kind, f"missing {', '.join(missing)}")
