@@ -67,9 +67,13 @@ class ReferenceServer:
             self._timer = None
         if server is not None:
             server.close()
-            for link in list(self._links.values()):
-                link.abort()
+            self.cut()
             await server.wait_closed()
+
+    def cut(self) -> None:
+        """Resets every connection."""
+        for link in list(self._links.values()):
+            link.abort()
 
     # ------------------------------------------------------------------------------------------------ the pump
 
