@@ -406,8 +406,9 @@ def clients_list() -> int:
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for number, column in enumerate(columns):
+        # The first is what is copied into the next command.
+        table.add_column(column, overflow="fold", no_wrap=number == 0)
     return table
 
 

@@ -13,6 +13,11 @@ from typing import ParamSpec
 
 import typer
 
+from harness.clients.client import UnknownClient
+from harness.history.errors import HistoryError
+from harness.setup_error import SetupError
+from harness.systems.system import UnknownSystem
+from harness.usage_error import UsageError
 from harness.verdict import EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_USAGE
 
 P = ParamSpec("P")
@@ -53,7 +58,7 @@ class Guard:
                 return EXIT_USAGE
             return self._crashed(error)
         except Exception as error:
-            if isinstance(error, _users_errors()):
+            if _is_the_users(error):
                 say(str(error))
                 return EXIT_USAGE
             return self._crashed(error)
@@ -75,13 +80,9 @@ def say(message: str) -> None:
     typer.echo(f"starquake: {message}", err=True)
 
 
-def _users_errors() -> tuple[type[Exception], ...]:
-    # Imported when something went wrong, so that `starquake --help` need not load clients and histories.
-    from harness.clients.client import UnknownClient
-    from harness.history.errors import HistoryError
-    from harness.reference.mutants.registry import UnknownMutant
-    from harness.setup_error import SetupError
-    from harness.systems.system import UnknownSystem
-    from harness.usage_error import UsageError
-
-    return (UsageError, SetupError, UnknownSystem, UnknownClient, UnknownMutant, HistoryError)
+def _is_the_users(error: Exception) -> bool:
+    if isinstance(error, (UsageError, SetupError, UnknownSystem, UnknownClient, HistoryError)):
+        return True
+    # Importing the mutants here would load both machines to report a typing error. Who raised one has loaded them.
+    registry = sys.modules.get("harness.reference.mutants.registry")
+    return registry is not None and isinstance(error, registry.UnknownMutant)

@@ -11,7 +11,7 @@ from harness.report.describe import event_details, event_label
 LANES = ("application", "client", "tap B", "Toxiproxy", "tap A", "broker")
 APPLICATION, CLIENT, TAP_B, TOXIPROXY, TAP_A, BROKER = range(len(LANES))
 
-MARGIN, LANE, ROW, GAP, TOP = 132, 186, 30, 18, 46
+MARGIN, LANE, ROW, GAP, TOP = 130, 178, 34, 18, 44
 LABEL_CHARACTERS = 46
 
 _STARTS = {"toxic": "untoxic", "refuse": "restore"}
@@ -63,7 +63,7 @@ def lane_x(lane: int) -> int:
 
 def chart(excerpt: Excerpt) -> Chart:
     """The chart of an excerpt, one row an event, in order."""
-    drawn = Chart(width=lane_x(len(LANES) - 1) + 130, toxiproxy_x=lane_x(TOXIPROXY))
+    drawn = Chart(width=lane_x(len(LANES) - 1) + 70, toxiproxy_x=lane_x(TOXIPROXY))
     drawn.lanes = [(lane_x(number), name) for number, name in enumerate(LANES)]
     witness = set(excerpt.witness)
     began = excerpt.events[0].time_ns if excerpt.events else 0
@@ -94,6 +94,9 @@ def _row(event: Event, y: int, began: int, *, breach: bool) -> Row:
         # Text beside a mark: to the left of it on the right half, where there would be no room.
         left = start >= TAP_A
         label_x, anchor = (x1 - 12, "end") if left else (x1 + 12, "start")
+    elif max(x1, x2) == lane_x(BROKER):
+        # There is no room beyond the last lane for what is longer than an arrow.
+        label_x, anchor = max(x1, x2) - 10, "end"
     else:
         label_x, anchor = min(x1, x2) + 8, "start"
     shown = text if len(text) <= LABEL_CHARACTERS else text[: LABEL_CHARACTERS - 1] + "…"
