@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.clients.client import MALFORMED
+from harness.clients.client import CAPABILITIES, MALFORMED
 from harness.history.event import Event
 from harness.history.recorder import Recorder
 from harness.invariants.core import Invariant
@@ -19,7 +19,7 @@ from harness.reference.broker.config import BrokerConfig
 from harness.reference.broker.machine import BrokerMachine
 from harness.reference.broker.parts import BrokerParts
 from harness.reference.client.config import ClientConfig
-from harness.reference.client.machine import ClientMachine
+from harness.reference.client.machine import NAME, VERSION, ClientMachine
 from harness.reference.client.parts import ClientParts
 from harness.reference.outputs import Answer as ClientAnswer
 from harness.reference.outputs import Close, Dial, Write
@@ -33,6 +33,8 @@ from harness.worlds.world import Outcome
 DRAIN_LIMIT_MS = 20_000
 SETTLE_MS = 300
 MAX_TURNS = 2_000_000
+EPOCH_NS = 1_700_000_000 * 1_000_000_000
+"""Virtual time starts here, so that publish times look like publish times."""
 
 BROKER = BrokerConfig(
     max_message_size=64 * 1024,
@@ -64,13 +66,13 @@ class SimulatedSession:
     """One plan under virtual time, with machines of its own."""
 
     def __init__(self, world: SimulatedWorld, plan: Plan | None) -> None:
-        self._timeline = Timeline()
+        self._timeline = Timeline(EPOCH_NS)
         self.history: list[Event] = []
         self._judge = Judge(world.invariants)
         observers: list[Callable[[Event], None]] = [self._judge.observe]
         if world.keep_history:
             observers.append(self.history.append)
-        self._recorder = Recorder("sim", clock=lambda: self._timeline.now, observers=observers)
+        self._recorder = Recorder("sim", clock=lambda: self._timeline.now - EPOCH_NS, observers=observers)
         self._broker = BrokerMachine(world.broker_config, parts=world.broker_parts)
         self._client = ClientMachine(world.client_config, parts=world.client_parts)
         self._network = SimulatedNetwork(self._timeline, self._recorder, self._ends())
@@ -294,7 +296,7 @@ class SimulatedWorld:
         self.invariants = invariants if invariants is not None else tuple(all_invariants())
         self.keep_history = keep_history
         self.system = _Description("simulated", "1", BrokerMachine.CAPABILITIES)
-        self.client = _Description("reference", "1", ClientMachine.CAPABILITIES)
+        self.client = _Description(NAME, VERSION, CAPABILITIES)
 
     def start(self) -> None:
         """Nothing to start."""

@@ -28,8 +28,8 @@ DIRECTION_OF_STREAM: dict[str, Direction] = {"upstream": "to_broker", "downstrea
 class Timeline:
     """Virtual time: callbacks in time order, ties in the order of asking."""
 
-    def __init__(self) -> None:
-        self.now = 0
+    def __init__(self, start_ns: int) -> None:
+        self.now = start_ns
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._tie = itertools.count()
 
