@@ -148,8 +148,8 @@ class ReferenceClient:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """Everything the contract knows."""
-        return CAPABILITIES
+        """Everything the contract knows, confirmed acknowledgements only when they are configured."""
+        return CAPABILITIES if self._config.ack_receipt else ClientMachine.CAPABILITIES
 
     async def start(self) -> None:
         """Make the machine."""

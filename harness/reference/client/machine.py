@@ -6,10 +6,12 @@ import base64
 from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatchmethod
-from typing import Any
+from typing import Any, ClassVar
 
-from harness.clients.client import CAPABILITIES, CONTRACT_VERSION
-from harness.reference.client import requests
+import msgspec
+
+from harness.clients import client as contract
+from harness.clients import requests
 from harness.reference.client.address import service_address
 from harness.reference.client.config import MILLISECOND, ClientConfig
 from harness.reference.client.connection import Connection
@@ -28,7 +30,7 @@ from harness.wire.pulsar_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, CompressionTy
 NAME = "reference"
 VERSION = "1"
 
-_COMPRESSIONS: dict[requests.Compression | None, CompressionType] = {
+_COMPRESSIONS: dict[str | None, CompressionType] = {
     None: NONE,
     "lz4": LZ4,
     "zlib": ZLIB,
@@ -47,7 +49,11 @@ class ClientMachine:
     Call ``tick`` when ``next_deadline`` is reached.
     """
 
+    CAPABILITIES: ClassVar[frozenset[str]] = contract.CAPABILITIES - {"ack_receipt"}
+    """What it can without ``ClientConfig.ack_receipt``; ``capabilities`` is what this one can."""
+
     def __init__(self, config: ClientConfig = _DEFAULT_CONFIG, parts: ClientParts = _DEFAULT_PARTS) -> None:
+        self.capabilities = contract.CAPABILITIES if config.ack_receipt else self.CAPABILITIES
         self._config = config
         self._parts = parts
         self._step = Step()
@@ -61,11 +67,9 @@ class ClientMachine:
         """One request; its single ``Answer`` may be among these outputs or among later ones."""
         self._step.now = now
         try:
-            request = requests.read_request(message)
-        except requests.Malformed as error:
-            self._step.outputs.append(
-                Answer({"id": error.request_id, "error": {"kind": "malformed", "message": str(error)}})
-            )
+            request: requests.AnyRequest = msgspec.convert(message, requests.AnyRequest)
+        except msgspec.ValidationError as error:
+            self._malformed(_id_of(message), str(error))
         else:
             self._perform(request, Reply(self._step, request.id))
         return self._take_outputs()
@@ -114,13 +118,22 @@ class ClientMachine:
 
     @_perform.register
     def _hello(self, request: requests.Hello, reply: Reply) -> None:
-        if request.contract != CONTRACT_VERSION:
-            reply.fail(Failure("unsupported", f"contract {request.contract}; this client speaks {CONTRACT_VERSION}"))
+        if request.contract != contract.CONTRACT_VERSION:
+            reply.fail(
+                Failure("unsupported", f"contract {request.contract}; this client speaks {contract.CONTRACT_VERSION}")
+            )
             return
-        reply.ok({"name": NAME, "version": VERSION, "contract": CONTRACT_VERSION, "capabilities": sorted(CAPABILITIES)})
+        reply.ok(
+            {
+                "name": NAME,
+                "version": VERSION,
+                "contract": contract.CONTRACT_VERSION,
+                "capabilities": sorted(self.capabilities),
+            }
+        )
 
     @_perform.register
-    def _client(self, request: requests.Client, reply: Reply) -> None:
+    def _client(self, request: requests.NewClient, reply: Reply) -> None:
         if request.client in self._sessions:
             reply.fail(_taken("client", request.client))
             return
@@ -136,7 +149,7 @@ class ClientMachine:
         reply.ok({})
 
     @_perform.register
-    def _producer(self, request: requests.Producer, reply: Reply) -> None:
+    def _producer(self, request: requests.NewProducer, reply: Reply) -> None:
         session = self._open_session(request.client, reply)
         if session is None:
             return
@@ -150,7 +163,7 @@ class ClientMachine:
             return
 
         def created(last_sequence_id: int) -> None:
-            reply.ok({"last_sequence_id": last_sequence_id})
+            reply.ok({"last_sequence_id": None if last_sequence_id < 0 else last_sequence_id})
 
         def failed(failure: Failure) -> None:
             self._producers.pop(request.producer, None)
@@ -189,18 +202,18 @@ class ClientMachine:
             producer.flush(lambda: reply.ok({}), reply.fail)
 
     @_perform.register
-    def _consumer(self, request: requests.Consumer, reply: Reply) -> None:
+    def _consumer(self, request: requests.NewConsumer, reply: Reply) -> None:
         session = self._open_session(request.client, reply)
         if session is None:
             return
         if request.consumer in self._consumers:
             reply.fail(_taken("consumer", request.consumer))
             return
-        if request.queue < 1:
+        if request.queue is not None and request.queue < 1:
             reply.fail(Failure("unsupported", "a consumer without a receiver queue"))
             return
         try:
-            options = _consumer_options(request, self._config)
+            options = _consumer_options(request, self._config.ack_receipt)
         except ValueError as error:
             reply.fail(Failure("invalid", str(error)))
             return
@@ -280,6 +293,10 @@ class ClientMachine:
 
     # ------------------------------------------------------------------ handles
 
+    def _malformed(self, request_id: int | None, text: str) -> None:
+        error = {"kind": contract.MALFORMED, "message": text}
+        self._step.outputs.append(Answer({"id": request_id, "error": error}))
+
     def _take_outputs(self) -> list[ClientOutput]:
         taken, self._step.outputs = self._step.outputs, []
         return taken
@@ -301,7 +318,7 @@ class ClientMachine:
             return None
         delivery = consumer.delivery(ref)
         if delivery is None:
-            reply.fail(Failure("invalid", f"consumer {handle} was handed nothing as {ref}"))
+            reply.fail(Failure(contract.MALFORMED, f"consumer {handle} was handed nothing as {ref}"))
             return None
         return consumer, delivery
 
@@ -314,49 +331,70 @@ def _unknown(kind: str, handle: str) -> Failure:
     return Failure("no_such_handle", f"no {kind} {handle}")
 
 
-def _producer_options(request: requests.Producer) -> ProducerOptions:
-    batching = request.batching
-    if batching is not None and request.chunking:
+def _producer_options(request: requests.NewProducer) -> ProducerOptions:
+    if request.batching is not None and request.chunking:
         raise ValueError("batching and chunking exclude each other")  # BATCH-05
-    if batching is not None and batching.max_messages < 1:
-        raise ValueError(f"batches of {batching.max_messages} messages")
-    caps = None
-    if batching is not None:
-        delay = round(batching.max_delay_ms * MILLISECOND)
-        caps = BatchingOptions(batching.max_messages, max(batching.max_bytes, 0), delay)
-    return ProducerOptions(
+    options = ProducerOptions(
         topic=complete_topic(request.topic),
         name=request.name,
-        batching=caps,
+        batching=None if request.batching is None else _batching_options(request.batching),
         chunking=request.chunking,
         compression=_COMPRESSIONS[request.compression],
-        send_timeout=request.send_timeout_ms * MILLISECOND,
         initial_sequence_id=request.initial_sequence_id,
-        max_pending=request.max_pending,
         block_if_full=request.block_if_full,
     )
+    if request.send_timeout_ms is not None:
+        options = replace(options, send_timeout=request.send_timeout_ms * MILLISECOND)
+    if request.max_pending is not None:
+        options = replace(options, max_pending=request.max_pending)
+    return options
 
 
-def _consumer_options(request: requests.Consumer, config: ClientConfig) -> ConsumerOptions:
-    policy = request.dead_letter
+def _batching_options(caps: requests.Batching) -> BatchingOptions:
+    options = BatchingOptions()
+    if caps.max_messages is not None:
+        if caps.max_messages < 1:
+            raise ValueError(f"batches of {caps.max_messages} messages")
+        options = replace(options, max_messages=caps.max_messages)
+    if caps.max_bytes is not None:
+        options = replace(options, max_bytes=max(caps.max_bytes, 0))
+    if caps.max_delay_ms is not None:
+        options = replace(options, max_delay=caps.max_delay_ms * MILLISECOND)
+    return options
+
+
+def _consumer_options(request: requests.NewConsumer, ack_receipt: bool) -> ConsumerOptions:
+    given: dict[str, Any] = {
+        "queue": request.queue,
+        "nack_delay": _nanoseconds(request.nack_delay_ms),
+        "ack_timeout": _nanoseconds(request.ack_timeout_ms),
+        "max_pending_chunked": request.max_pending_chunked,
+        "auto_ack_oldest_chunked": request.auto_ack_oldest_chunked,
+        "expire_chunks": _nanoseconds(request.expire_chunks_ms),
+        "ack_group": _nanoseconds(request.ack_group_ms),
+        "batch_index_ack": request.batch_index_ack,
+    }
+    if request.dead_letter is not None:
+        given["max_redeliver"] = request.dead_letter.max_redeliver
+        given["dead_letter_topic"] = complete_topic(request.dead_letter.topic)
     return ConsumerOptions(
         topic=complete_topic(request.topic),
         subscription=request.subscription,
         name=request.name,
         type=request.type,
         earliest=request.initial_position == "earliest",
-        queue=request.queue,
-        nack_delay=request.nack_delay_ms * MILLISECOND,
-        ack_timeout=request.ack_timeout_ms * MILLISECOND,
-        max_redeliver=policy.max_redeliver if policy else None,
-        dead_letter_topic=complete_topic(policy.topic) if policy and policy.topic else None,
-        max_pending_chunked=request.max_pending_chunked,
-        auto_ack_oldest_chunked=request.auto_ack_oldest_chunked,
-        expire_chunks=request.expire_chunks_ms * MILLISECOND,
-        ack_group=request.ack_group_ms * MILLISECOND,
-        batch_index_ack=request.batch_index_ack,
-        ack_receipt=config.ack_receipt if request.ack_receipt is None else request.ack_receipt,
+        ack_receipt=ack_receipt,
+        **{name: value for name, value in given.items() if value is not None},
     )
+
+
+def _nanoseconds(milliseconds: int | None) -> int | None:
+    return None if milliseconds is None else milliseconds * MILLISECOND
+
+
+def _id_of(message: Any) -> int | None:
+    identity = message.get("id") if isinstance(message, dict) else None
+    return identity if type(identity) is int else None
 
 
 def _message(ref: int, delivery: Delivery) -> dict[str, Any]:

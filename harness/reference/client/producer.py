@@ -41,9 +41,9 @@ OnFailed = Callable[[Failure], None]
 class BatchingOptions:
     """Caps of a batch; ``max_delay`` in nanoseconds, 0 bytes for no cap."""
 
-    max_messages: int
-    max_bytes: int
-    max_delay: int
+    max_messages: int = 1000
+    max_bytes: int = 128 * 1024
+    max_delay: int = 10 * MILLISECOND
 
 
 @dataclass(frozen=True, slots=True)
