@@ -1,0 +1,283 @@
+"""The order in which a client puts the messages of one producer on the wire, over all its connections.
+
+A *session* lasts from one PRODUCER frame to the next; what was pending is sent again at the start of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from harness.history.event import Event
+from harness.invariants.core import Anomaly, Invariant, Key
+from harness.invariants.producer_fold import ProducerState, producer_key
+from harness.invariants.sends import SendBook
+from harness.invariants.sequence import announced, covered, is_chunk, members
+from harness.invariants.unanswered import Unanswered
+
+FrameKey = tuple[int, str | None, int | None]
+
+
+@dataclass(slots=True)
+class _Session:
+    connection: str
+    number: int
+    registered: bool
+    ready: bool = False
+    closed: int | None = None
+    last: int = -1
+    sent: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _First:
+    ordinal: int
+    frame: Event
+
+
+class TransmissionState(ProducerState):
+    """Everything one producer incarnation sent first, in order, and what of it is pending."""
+
+    __slots__ = (
+        "answers", "book", "first", "handles", "highest", "muddled", "number", "ordinals", "owners", "pending",
+        "session", "skipped", "transmitted",
+    )  # fmt: skip
+
+    def __init__(self, key: Key) -> None:
+        super().__init__(key)
+        self.book = SendBook()
+        self.handles: set[str | None] = set()
+        self.muddled = False
+        self.session: _Session | None = None
+        self.number = 0
+        self.skipped: list[tuple[Event, Event]] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin a new incarnation: its predecessor's pending messages died with it."""
+        self.answers = Unanswered()
+        self.first: dict[FrameKey, _First] = {}
+        self.owners: dict[int, tuple[str, FrameKey]] = {}
+        self.ordinals: dict[int, int] = {}
+        self.pending: dict[int, Event] = {}
+        self.highest = -1
+        self.transmitted = 0
+
+
+class Transmission(Invariant[TransmissionState]):
+    """First transmissions ascend; a new session repeats what is pending, in order and unchanged, before the new."""
+
+    name = "transmission-order"
+    family = "receipts"
+    clauses = ("SEQ-01", "SEND-02", "O6", "PROD-05", "PROD-07", "PCLOSE-04", "BATCH-03")
+
+    def key(self, event: Event) -> Key | None:
+        wanted = (event.layer == "api" and event.kind in ("send", "producer", "close")) or (
+            event.layer == "tap.client"
+            and event.kind in ("SEND", "SEND_RECEIPT", "SEND_ERROR", "PRODUCER", "PRODUCER_SUCCESS", "CLOSE_PRODUCER")
+        )
+        return producer_key(event) if wanted else None
+
+    def broadcast(self, event: Event) -> bool:
+        return event.layer == "api" and event.kind == "close" and event.producer is None and event.consumer is None
+
+    def start(self, key: Key) -> TransmissionState:
+        return TransmissionState(key)
+
+    def step(self, state: TransmissionState, event: Event) -> Iterable[Anomaly]:
+        if event.layer == "api":
+            self._api(state, event)
+        elif event.kind == "PRODUCER":
+            state.number += 1
+            state.session = _Session(event.connection or "", state.number, registered=True)
+        elif event.kind == "PRODUCER_SUCCESS":
+            if state.session is not None and event.extra.get("ready") is not False:
+                state.session.ready = True
+        elif event.kind == "CLOSE_PRODUCER":
+            if state.session is not None and event.extra.get("direction") == "to_broker":
+                state.session.closed = event.index
+                state.judged["PCLOSE-04"] += 1
+        elif event.kind == "SEND":
+            return list(self._send(state, event))
+        else:
+            answered = state.answers.answered(event)
+            if answered is not None:
+                state.pending.pop(state.ordinals.get(answered.frame.index, -1), None)
+        return ()
+
+    def _api(self, state: TransmissionState, event: Event) -> None:
+        if event.kind == "send":
+            state.book.take(event)
+        elif event.kind == "close":
+            if event.producer is None:
+                state.handles.clear()
+            elif event.phase == "ok":
+                state.handles.discard(event.actor)
+        elif event.phase == "invoke":
+            state.book.created(event)
+            state.handles.add(event.actor)
+            # Two live producers of one name fight for it; whose frame is whose cannot be told.
+            state.muddled = state.muddled or len(state.handles) > 1
+            state.forget()
+        elif event.phase == "fail":
+            state.handles.discard(event.actor)
+
+    def _send(self, state: TransmissionState, event: Event) -> Iterator[Anomaly]:
+        session = state.session
+        if session is None or session.connection != event.connection:
+            session = state.session = _Session(event.connection or "", state.number, registered=False)
+        yield from self._allowed(state, session, event)
+        wire = announced(event)
+        if wire is None or state.muddled:
+            return
+        yield from self._identity(state, event, wire[0])
+        frame_key: FrameKey = (wire[0], event.chunk_uuid, event.chunk_id)
+        earlier = state.first.get(frame_key)
+        if earlier is not None and self._another_message(earlier.frame, event):
+            if not state.book.explicit and not state.book.renumbered:
+                yield state.anomaly(
+                    "PROD-05", "sequence-id-reused", f"id {wire[0]} was given to two different messages",
+                    earlier.frame.index, event.index,
+                )  # fmt: skip
+            earlier = None
+        if earlier is None:
+            yield from self._fresh(state, session, event, frame_key, wire[0])
+        else:
+            yield from self._again(state, session, event, earlier)
+
+    def _allowed(self, state: TransmissionState, session: _Session, event: Event) -> Iterator[Anomaly]:
+        if session.closed is not None:
+            yield state.anomaly(
+                "PCLOSE-04", "sent-after-close", "a SEND followed CLOSE_PRODUCER", session.closed, event.index
+            )
+        elif session.registered and not session.ready:
+            yield state.anomaly(
+                "PROD-07", "sent-before-registration", "a SEND left before PRODUCER_SUCCESS arrived", event.index
+            )
+        elif session.registered and not session.sent:
+            state.judged["PROD-07"] += 1
+
+    def _identity(self, state: TransmissionState, event: Event, lowest: int) -> Iterator[Anomaly]:
+        """The id of the command, of the metadata and of the application are one."""
+        inside = (event.extra.get("metadata") or {}).get("sequence_id", lowest)
+        if inside != lowest:
+            yield state.anomaly(
+                "SEQ-01", "two-sequence-ids", f"SEND says {lowest}, its metadata {inside}", event.index,
+                severity="conformance",
+            )  # fmt: skip
+        for member in members(event):
+            send = state.book.only(member.digest)
+            if send is None or send.explicit is None:
+                continue
+            if send.explicit != member.sequence_id:
+                yield state.anomaly(
+                    "SEQ-01", "application-id-changed", f"the application said {send.explicit}, the wire {lowest}",
+                    send.invoked, event.index,
+                )  # fmt: skip
+            else:
+                state.judged["SEQ-01"] += 1
+
+    def _another_message(self, before: Event, now: Event) -> bool:
+        left = [member.digest for member in members(before)]
+        right = [member.digest for member in members(now)]
+        if is_chunk(before) or is_chunk(now):
+            left, right = [before.payload_digest], [now.payload_digest]
+        if None in left or None in right:
+            return False
+        return not set(left) & set(right)
+
+    def _fresh(
+        self, state: TransmissionState, session: _Session, event: Event, frame_key: FrameKey, lowest: int
+    ) -> Iterator[Anomaly]:
+        ids = covered(event)
+        rebuilt = None if is_chunk(event) else self._rebuilt(state, event, frame_key)
+        if rebuilt is not None:
+            yield state.anomaly(
+                "O6", "sent-again-in-other-batches", "a pending message was sent again inside another frame",
+                state.first[rebuilt].frame.index if rebuilt in state.first else -1, event.index,
+            )  # fmt: skip
+        elif not state.book.explicit and not state.book.renumbered:
+            continues = is_chunk(event) and (event.chunk_id or 0) > 0 and lowest == state.highest
+            if state.highest >= 0 and lowest <= state.highest and not continues:
+                yield state.anomaly(
+                    "SEQ-01", "ids-not-ascending", f"id {lowest} was first sent after id {state.highest}", event.index
+                )
+            elif state.highest >= 0:
+                state.judged["SEQ-01"] += 1
+            if session.number > 1:
+                state.judged["PROD-05"] += 1
+        elif len(ids) > 1 and lowest <= state.highest:
+            if ids[-1] > state.highest:
+                yield state.anomaly(
+                    "BATCH-03", "suspect-batched-with-fresh", f"ids {lowest}..{ids[-1]} in one batch after id "
+                    f"{state.highest} was sent", event.index, severity="conformance",
+                )  # fmt: skip
+            else:
+                state.judged["BATCH-03"] += 1
+        state.highest = max(state.highest, ids[-1])
+        ordinal = state.transmitted
+        state.transmitted += 1
+        self._note_skipped(state, session, ordinal, event)
+        state.first[frame_key] = _First(ordinal, event)
+        for member in members(event):
+            if member.digest is not None and member.sequence_id is not None:
+                state.owners[member.sequence_id] = (member.digest, frame_key)
+        self._note(state, session, event, ordinal)
+
+    def _rebuilt(self, state: TransmissionState, event: Event, frame_key: FrameKey) -> FrameKey | None:
+        """The frame in which a message of this one was first sent, when that was another frame."""
+        for member in members(event):
+            if member.sequence_id is None or state.book.only(member.digest) is None:
+                continue
+            owner = state.owners.get(member.sequence_id)
+            if owner is not None and owner[0] == member.digest and owner[1] != frame_key:
+                return owner[1]
+        return None
+
+    def _again(
+        self, state: TransmissionState, session: _Session, event: Event, earlier: _First
+    ) -> Iterator[Anomaly]:
+        if any(state.book.of(member.digest) and state.book.only(member.digest) is None for member in members(event)):
+            self._note(state, session, event, earlier.ordinal)
+            return  # The application itself sent this payload twice.
+        left, right = earlier.frame.extra.get("frame_digest"), event.extra.get("frame_digest")
+        if (left is not None and right is not None and left != right) or announced(earlier.frame) != announced(event):
+            yield state.anomaly(
+                "O6", "sent-again-with-other-bytes", f"id {event.sequence_id} was sent again, but not the same bytes",
+                earlier.frame.index, event.index,
+            )  # fmt: skip
+        else:
+            state.judged["O6"] += 1
+        if earlier.ordinal not in session.sent:
+            if earlier.ordinal < session.last:
+                yield state.anomaly(
+                    "SEND-02", "older-after-newer", f"id {event.sequence_id} was sent again after a later message",
+                    earlier.frame.index, event.index,
+                )  # fmt: skip
+            else:
+                state.judged["SEND-02"] += 1
+                self._note_skipped(state, session, earlier.ordinal, event)
+        self._note(state, session, event, earlier.ordinal)
+
+    def _note_skipped(self, state: TransmissionState, session: _Session, ordinal: int, event: Event) -> None:
+        for pending, frame in state.pending.items():
+            if session.last < pending < ordinal and pending not in session.sent:
+                state.skipped.append((frame, event))
+
+    def _note(self, state: TransmissionState, session: _Session, event: Event, ordinal: int) -> None:
+        state.answers.sent(event)
+        state.ordinals[event.index] = ordinal
+        state.pending.setdefault(ordinal, event)
+        session.sent.add(ordinal)
+        session.last = max(session.last, ordinal)
+
+    def finish(self, state: TransmissionState) -> Iterator[Anomaly]:
+        for frame, successor in state.skipped:
+            sends = [state.book.only(member.digest) for member in members(frame)]
+            # Failed and timed-out messages leave the queue by right; their completion may be recorded a little later.
+            if any(send is not None and send.outcome in ("OK", "DUP") for send in sends):
+                yield state.anomaly(
+                    "SEND-02", "pending-message-skipped",
+                    f"id {frame.sequence_id} was pending when id {successor.sequence_id} was sent on a new connection",
+                    frame.index, successor.index,
+                )  # fmt: skip
