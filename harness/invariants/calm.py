@@ -1,0 +1,46 @@
+"""When absence proves something: no fault is in force and the consumers were drained."""
+
+from __future__ import annotations
+
+from harness.history.event import Event
+
+HARMLESS = frozenset({"dedup", "healed", "quiescent"})
+CRASHES = frozenset({"broker_kill", "broker_ready", "unload"})
+
+
+def calm_or_storm(event: Event) -> bool:
+    """Broadcast rule of folds that wait for calm: fault events, the ends of connections, closes of whole clients."""
+    return (
+        event.layer == "fault"
+        or event.kind == "CONNECTION_CLOSED"
+        or (event.layer == "api" and event.kind == "close" and event.topic is None)
+    )
+
+
+class Calm:
+    """Follows the fault layer. ``drained`` becomes true at a ``quiescent`` with no fault left un-healed."""
+
+    def __init__(self) -> None:
+        self.faulty = False
+        self.drained = False
+        self.crashes = 0
+        self.last_fault = -1
+        self.healed_ns = 0
+
+    def observe(self, event: Event) -> bool:
+        """Take an event; true exactly at the event that makes the history drained."""
+        if event.layer != "fault":
+            return False
+        if event.kind == "healed":
+            self.faulty = False
+            self.healed_ns = event.time_ns
+        elif event.kind == "quiescent":
+            if not self.faulty and event.extra.get("drained") is True and not self.drained:
+                self.drained = True
+                return True
+        elif event.kind not in HARMLESS:
+            self.faulty = True
+            self.drained = False
+            self.last_fault = event.index
+            self.crashes += event.kind in CRASHES
+        return False
