@@ -77,6 +77,88 @@ class History:
             copy["extra"] = dict(columns.get("extra", {}))
             self.frame(kind, side=side, to=to, **copy)
 
+    # --- whole conversations of a producer -----------------------------------------------------------------------
+
+    def send_columns(self, sequence_id: int, payload: str | list[str], **columns: Any) -> dict[str, Any]:
+        """Columns of a sound SEND or MESSAGE; a list of payloads makes a batch."""
+        extra: dict[str, Any] = {
+            "producer_id": 0,
+            "checksum_ok": True,
+            "frame_digest": f"{sequence_id}:{payload}",
+            "stored_size": 10,
+            "metadata": {"producer_name": PRODUCER, "sequence_id": sequence_id, "publish_time": 1},
+        }
+        made: dict[str, Any] = {"producer": PRODUCER, "sequence_id": sequence_id, "num_messages": 1}
+        if isinstance(payload, list):
+            made["num_messages"] = extra["metadata"]["num_messages_in_batch"] = len(payload)
+            extra["messages"] = [
+                {"digest": digest(text), "size": 10, "sequence_id": sequence_id + place, "key": None}
+                for place, text in enumerate(payload)
+            ]
+        else:
+            made["payload_digest"] = digest(payload)
+        given = columns.pop("extra", {})
+        extra["metadata"] |= given.pop("metadata", {})
+        return made | columns | {"extra": extra | given}
+
+    def sent(self, sequence_id: int, payload: str | list[str], side: str | None = None, **columns: Any) -> None:
+        """A SEND frame, at both taps unless ``side`` says where."""
+        conn = columns.pop("conn", 1)
+        made = self.send_columns(sequence_id, payload, **columns)
+        if side is None:
+            self.both("SEND", conn=conn, **made)
+        else:
+            self.frame("SEND", side=side, conn=conn, **made)
+
+    def receipt(
+        self, sequence_id: int, at: tuple[int, int] | None, side: str | None = None, **columns: Any
+    ) -> None:
+        """A SEND_RECEIPT (``at`` None: a duplicate), at both taps unless ``side`` says where."""
+        made = {"producer": PRODUCER, "sequence_id": sequence_id} | columns
+        made["extra"] = {"producer_id": 0, "duplicate": at is None}
+        if at is not None:
+            made["ledger_id"], made["entry_id"] = at
+        if side is None:
+            self.both("SEND_RECEIPT", to="client", **made)
+        else:
+            self.frame("SEND_RECEIPT", side=side, to="client", **made)
+
+    def refused(self, sequence_id: int, error: str, side: str | None = None, **columns: Any) -> None:
+        """A SEND_ERROR, at both taps unless ``side`` says where."""
+        made = {"producer": PRODUCER, "sequence_id": sequence_id, "error": error} | columns
+        if side is None:
+            self.both("SEND_ERROR", to="client", **made)
+        else:
+            self.frame("SEND_ERROR", side=side, to="client", **made)
+
+    def registered(self, conn: int = 1, request_id: int = 1, last: int | None = None) -> None:
+        """PRODUCER and its PRODUCER_SUCCESS at both taps."""
+        columns: dict[str, Any] = {"producer": PRODUCER, "conn": conn, "request_id": request_id}
+        self.both("PRODUCER", **columns, extra={"producer_id": 0})
+        self.both(
+            "PRODUCER_SUCCESS", to="client", **columns,
+            extra={"producer_id": 0, "last_sequence_id": last, "ready": True, "request": "PRODUCER"},
+        )
+
+    def closed(self, conn: int = 1, by: str = "tap", side: str | None = None) -> None:
+        """The end of a connection, at both taps unless ``side`` says where."""
+        for place in ("client", "broker") if side is None else (side,):
+            self.add(layer=f"tap.{place}", kind="CONNECTION_CLOSED", connection=f"{place}-{conn}", extra={"by": by})
+
+    def published(self, sequence_id: int, payload: str, at: tuple[int, int] | None, conn: int = 1) -> None:
+        """A send from its invocation to its completion, with all frames; ``at`` None: answered as a duplicate."""
+        invoked = self.invoke("send", producer=PRODUCER, payload_digest=digest(payload), actor="p0")
+        self.sent(sequence_id, payload, conn=conn)
+        self.receipt(sequence_id, at, conn=conn)
+        self.acknowledged(invoked, at)
+
+    def acknowledged(self, invoked: Event, at: tuple[int, int] | None, **columns: Any) -> Event:
+        """A send completes ``ok``; ``at`` None: as a duplicate."""
+        return self.complete(
+            invoked, "ok", ledger_id=at[0] if at else None, entry_id=at[1] if at else None,
+            extra={} if at else {"duplicate": True}, **columns,
+        )
+
     # --- faults and the end --------------------------------------------------------------------------------------
 
     def dedup(self, enabled: bool) -> Event:

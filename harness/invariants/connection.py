@@ -10,7 +10,6 @@ from harness.invariants.producer_fold import SETTLE_NS
 
 _LOOKUPS = {"LOOKUP": "LOOKUP_RESPONSE", "PARTITIONED_METADATA": "PARTITIONED_METADATA_RESPONSE"}
 _LOOKUP_ANSWERS = {answer: request for request, answer in _LOOKUPS.items()}
-_NOT_FRAMES = ("CONNECTION_OPEN", "CONNECTION_CLOSED", "WIRE_ERROR")
 
 
 class ConnectionState(FoldState):
