@@ -60,6 +60,11 @@ class _Reaper:
 _REAPER = _Reaper()
 
 
+def mortal_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` with the mark of the children of this process, for a child that is not a ``ChildProcess``."""
+    return {**env, reaper.VARIABLE: _REAPER.mark()}
+
+
 class _ChildProtocol(asyncio.subprocess.SubprocessStreamProtocol):
     """Tells when the process itself ends: asyncio's ``wait`` waits until its last grandchild closes a pipe."""
 
@@ -124,9 +129,8 @@ class ChildProcess:
         *,
         piped: bool,
     ) -> ChildProcess:
-        mark = _REAPER.mark()
+        environment = mortal_environment({**os.environ, **(env or {})})
         loop = asyncio.get_running_loop()
-        environment = {**os.environ, **(env or {}), reaper.VARIABLE: mark}
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as sink:
             try:
@@ -143,7 +147,7 @@ class ChildProcess:
             except OSError as error:
                 raise SetupError(f"{name}: cannot run {os.fspath(command[0])}: {error.strerror or error}") from error
         process = asyncio.subprocess.Process(transport, protocol, loop)
-        return cls(name, process, protocol.exited, log, mark)
+        return cls(name, process, protocol.exited, log, environment[reaper.VARIABLE])
 
     @property
     def pid(self) -> int:
