@@ -27,6 +27,14 @@ _BODY_NAMES = {
 }
 
 
+def _has_text(number: int) -> bool:
+    body = BaseCommand.DESCRIPTOR.fields_by_number[number].message_type
+    return body is not None and any(field.type == field.TYPE_STRING for field in body.fields)
+
+
+_WITH_TEXT = frozenset(filter(_has_text, BaseCommand.Type.values()))
+
+
 @dataclass(frozen=True, slots=True)
 class CursorView:
     """A subscription's progress. ``mark_delete`` None: nothing acknowledged from the start.
@@ -148,6 +156,8 @@ class BrokerMachine:
         command = frame.command
         handler = self._handlers.get(command.type) if command.HasField("type") else None
         if handler is not None:
+            if command.type in _WITH_TEXT:
+                _require_text(command)
             handler(connection, frame)
         elif _request_id(command) is None or _is_answer(command):
             raise ProtocolBreach("a command that no client sends")
@@ -163,6 +173,10 @@ class BrokerMachine:
     def crash(self, now: int) -> list[BrokerOutput]:
         """The process dies: connections are cut, and what was not persisted is lost. Stays down until ``restart``."""
         self._advance(now)
+        self._die()
+        return self.core.outbox.drain()
+
+    def _die(self) -> None:
         self._down = True
         self.core.timers.clear()
         for connection in list(self._sessions.open.values()):
@@ -170,7 +184,6 @@ class BrokerMachine:
         self._sessions.open.clear()
         for topic in self._topics.all():
             topic.recover()
-        return self.core.outbox.drain()
 
     def restart(self, now: int) -> list[BrokerOutput]:
         """Starts again; a broker that is up is stopped in good order first, which loses nothing (MARKDEL-04)."""
@@ -178,7 +191,7 @@ class BrokerMachine:
         if not self._down:
             for topic in self._topics.all():
                 self._settle(topic)
-            self.crash(self.core.now)
+            self._die()
         self._down = False
         return self.core.outbox.drain()
 
@@ -260,3 +273,11 @@ def _is_answer(command: BaseCommand) -> bool:
     """Whether only brokers send this command."""
     name = BaseCommand.Type.Name(command.type)
     return name.endswith(("_RESPONSE", "_SUCCESS")) or name in ("SUCCESS", "ERROR", "CONNECTED")
+
+
+def _require_text(command: BaseCommand) -> None:
+    """Raises ``ProtocolBreach`` for names that are not UTF-8, which protobuf hands over as bytes."""
+    body = getattr(command, _BODY_NAMES[command.type])
+    for field, value in body.ListFields():
+        if field.type == field.TYPE_STRING and isinstance(value, bytes):
+            raise ProtocolBreach(f"{field.name} is not UTF-8")

@@ -43,7 +43,8 @@ class StoredEntry:
         if metadata.HasField("ordering_key"):
             return bytes(metadata.ordering_key)
         if metadata.HasField("partition_key"):
-            return metadata.partition_key.encode()
+            key: str | bytes = metadata.partition_key  # bytes when it is not UTF-8
+            return key if isinstance(key, bytes) else key.encode()
         return f"{self.producer}-{self.sequence_id}".encode()
 
 
