@@ -134,7 +134,8 @@ class ClientMachine:
 
     @_perform.register
     def _client(self, request: requests.NewClient, reply: Reply) -> None:
-        if request.client in self._sessions:
+        former = self._sessions.get(request.client)
+        if former is not None and not former.closed:
             reply.fail(_taken("client", request.client))
             return
         try:
@@ -153,7 +154,8 @@ class ClientMachine:
         session = self._open_session(request.client, reply)
         if session is None:
             return
-        if request.producer in self._producers:
+        former = self._producers.get(request.producer)
+        if former is not None and former.state != "closed":
             reply.fail(_taken("producer", request.producer))
             return
         try:
@@ -206,7 +208,8 @@ class ClientMachine:
         session = self._open_session(request.client, reply)
         if session is None:
             return
-        if request.consumer in self._consumers:
+        former = self._consumers.get(request.consumer)
+        if former is not None and former.state != "closed":
             reply.fail(_taken("consumer", request.consumer))
             return
         if request.queue is not None and request.queue < 1:

@@ -26,6 +26,7 @@ class Session:
         self._lookup = Lookup(runtime, self.pool, self._counters, service)
         self._children: list[Producer | Consumer] = []
         self.closing = False
+        self.closed = False
 
     def produce(self, options: ProducerOptions, on_created: Callable[[int], None], on_failed: OnFailed) -> Producer:
         """A producer; exactly one of the callbacks says how its creation ended."""
@@ -63,6 +64,7 @@ class Session:
                 finish()
 
         def finish() -> None:
+            self.closed = True
             self.pool.close_all(DISCONNECTED)
             if trouble:
                 on_failed(trouble[0])
