@@ -411,6 +411,10 @@ class BrokerAcks(Invariant[BrokerAcksState]):
             *(("ACK-25", one) for one in ledger.whole.values()),
             *(("ACK-IND-06", one) for one in ledger.whole.values() if one.times > 1),
             *(("C5", one) for _, one in ledger.cumulative),
+            *(
+                ("C6", one) for one in (*ledger.whole.values(), *(known for _, known in ledger.cumulative))
+                if any(crash - one.time_ns >= CURSOR_FLUSH_NS for crash in state.crashes)
+            ),
         ):
             if (session, clause) not in ledger.judged and self._settled(state, known, basis[1]):
                 ledger.judged.add((session, clause))
@@ -440,7 +444,6 @@ class BrokerAcks(Invariant[BrokerAcksState]):
                 )
                 return
             clause = "C6"
-            state.judged[clause] += 1
         yield Anomaly(
             name="acked-message-came-back", clause=clause, key=key, witness=(known.index, basis[0], event.index),
             message=f"entry {position} had been acknowledged for good and was sent again",

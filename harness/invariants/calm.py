@@ -32,8 +32,8 @@ class Calm:
         if event.layer != "fault":
             return False
         if event.kind == "healed":
+            self.healed_ns = event.time_ns if self.faulty else self.healed_ns
             self.faulty = False
-            self.healed_ns = event.time_ns
         elif event.kind == "quiescent":
             if not self.faulty and event.extra.get("drained") is True and not self.drained:
                 self.drained = True

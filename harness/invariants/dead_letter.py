@@ -143,17 +143,17 @@ class Redelivery(Invariant[RedeliveryState]):
                 del state.nacked[name]
             return
         for position in named:
-            nacked: tuple[int, int] | None = state.nacked.pop((consumer, position), None)
+            asked_for = state.nacked.pop((consumer, position), None)
             state.asked[(consumer, position)] = event.index
-            if nacked is None or member is None or member.options.get("ack_timeout_ms"):
+            if asked_for is None or member is None or member.options.get("ack_timeout_ms"):
                 continue
             state.judged["REDEL-01"] += 1
             delay = member.milliseconds("nack_delay_ms", NACK_DELAY_MS)
-            if event.time_ns - nacked[1] < delay - EARLY_NS:
+            if event.time_ns - asked_for[1] < delay - EARLY_NS:
                 yield Anomaly(
                     name="redelivery-too-early", clause="REDEL-01", key=(*state.key, consumer),
-                    severity="conformance", witness=(nacked[0], event.index),
-                    message=f"asked for again {(event.time_ns - nacked[1]) // 1_000_000} ms after the nack, "
+                    severity="conformance", witness=(asked_for[0], event.index),
+                    message=f"asked for again {(event.time_ns - asked_for[1]) // 1_000_000} ms after the nack, "
                     f"the delay is {delay // 1_000_000} ms",
                 )
 
@@ -162,8 +162,8 @@ class Redelivery(Invariant[RedeliveryState]):
     ) -> Iterable[Anomaly]:
         if event.kind == "REDELIVER_UNACKNOWLEDGED_MESSAGES":
             named = {acked.position for acked in acked_ids(event)}
-            for (subscription, position), count in state.counts.items():
-                if subscription == session.subscription and (not named or position in named):
+            for (subscription, place), count in state.counts.items():
+                if subscription == session.subscription and (not named or place in named):
                     count.asked += 1
                     if named and count.holder is session:
                         count.asked_since += 1
@@ -357,7 +357,7 @@ class DeadLetters(Invariant[DeadLetterState]):
         elif event.kind == "SEND_RECEIPT":
             self._receipt(state, event)
         elif event.subscription is not None and (event.topic, event.subscription) in state.policies:
-            yield from self._frame(state, state.policies[(event.topic, event.subscription)], event)
+            self._frame(state, state.policies[(event.topic, event.subscription)], event)
 
     @staticmethod
     def _freeze(state: DeadLetterState, event: Event) -> None:
@@ -439,7 +439,7 @@ class DeadLetters(Invariant[DeadLetterState]):
                     message=f"{position} was handed out {len(inside)} times, {policy.most + 1} are allowed",
                 )
 
-    def _frame(self, state: DeadLetterState, policy: Policy, event: Event) -> Iterable[Anomaly]:
+    def _frame(self, state: DeadLetterState, policy: Policy, event: Event) -> None:
         if policy.mixed or event.consumer not in policy.members:
             policy.mixed |= event.kind == "ACK"
             return

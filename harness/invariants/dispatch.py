@@ -301,6 +301,7 @@ class SharedDispatch(Invariant[SharedDispatchState]):
             self._by_key(state, pool, session, position, event)
             return
         held.deliveries += 1
+        state.judged["UNACK-16"] += session.kind == "shared" and not held.session.live
         excuses = held.asked + sum(change > held.first for change in pool.changes)
         clause = "UNACK-01" if held.session is session else "DISP-02"
         state.judged[clause] += 1
