@@ -18,6 +18,9 @@ GRACE_NS = 1_000_000_000
 RETRY_NS = 5_000_000_000
 """What a client may need for lookup, connection and one refused attempt when nothing is in its way."""
 
+NUMBERED = frozenset({"SUBSCRIBE", "UNSUBSCRIBE", "SEEK", "CLOSE_CONSUMER"})
+"""Requests whose ids one generator gives out; some clients number lookups and acks apart."""
+
 CONSUMER_FRAMES = frozenset({"ACK", "FLOW", "REDELIVER_UNACKNOWLEDGED_MESSAGES"})
 
 
@@ -57,7 +60,7 @@ class SessionDiscipline(Invariant[DisciplineState]):
     def step(self, state: DisciplineState, event: Event) -> Iterable[Anomaly]:
         client = event.layer == "tap.client"
         upward = event.extra.get("direction") == "to_broker"
-        if client and upward and event.request_id is not None:
+        if client and upward and event.request_id is not None and event.kind in NUMBERED:
             state.judged["CONS-01"] += 1
             before = state.requests.get(event.request_id)
             if before is not None:
