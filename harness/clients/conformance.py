@@ -37,6 +37,9 @@ PATIENCE_S = 10.0
 MESSAGE_MS = 5000
 """How long a message that is in the topic may take to arrive."""
 
+AT_ONCE = 4
+"""How many checks run side by side: they mostly wait, but an adapter in a JVM takes 150 MB."""
+
 EXIT_S = 10.0
 """How long the end of stdin may take to become exit status 0."""
 
@@ -553,33 +556,39 @@ async def examine(command: Sequence[str], url: str, select: frozenset[str] | Non
     Two more rows tell what was seen in all of them: ``keeps_stdout_clean`` and ``answers_once``.
     Raises ``SetupError`` when the command cannot be executed.
     """
-    rows = []
-    strays: list[str] = []
-    repeats: list[str] = []
+    room = asyncio.Semaphore(AT_ONCE)
     with tempfile.TemporaryDirectory(prefix="starquake-") as folder:
-        for check in CHECKS:
-            name = getattr(check, "__name__", "")
-            if select is not None and name not in select:
-                continue
-            child = await ChildProcess.spawn_piped(command, name="adapter", log=Path(folder) / f"{name}.log")
-            talk = Talk(child, url)
-            started = time.monotonic()
-            verdict: Literal["pass", "fail", "n/a"] = "pass"
-            detail = ""
-            try:
-                await check(talk)
-            except CheckFailed as failure:
-                verdict, detail = "fail", str(failure)
-            except NotApplicable as reason:
-                verdict, detail = "n/a", str(reason)
-            finally:
-                await talk.release()
-            rows.append(Row(name, verdict, detail, time.monotonic() - started))
-            strays += talk.strays
-            repeats += [f"request {identity} of {name}" for identity in talk.repeats]
+
+        async def judged(name: str, check: Callable[[Talk], Awaitable[None]]) -> tuple[Row, Talk]:
+            async with room:
+                child = await ChildProcess.spawn_piped(command, name="adapter", log=Path(folder) / f"{name}.log")
+                talk = Talk(child, url)
+                return await _judge(name, check, talk), talk
+
+        named = [(str(getattr(check, "__name__", "")), check) for check in CHECKS]
+        chosen = [judged(name, check) for name, check in named if select is None or name in select]
+        outcomes = await asyncio.gather(*chosen)
+    strays = [stray for _, talk in outcomes for stray in talk.strays]
+    repeats = [f"request {identity} of {row.check}" for row, talk in outcomes for identity in talk.repeats]
+    rows = [row for row, _ in outcomes]
     rows.append(Row("keeps_stdout_clean", "fail" if strays else "pass", "; ".join(strays[:3]), 0.0))
     rows.append(Row("answers_once", "fail" if repeats else "pass", "; ".join(repeats[:3]), 0.0))
     return rows
+
+
+async def _judge(name: str, check: Callable[[Talk], Awaitable[None]], talk: Talk) -> Row:
+    started = time.monotonic()
+    verdict: Literal["pass", "fail", "n/a"] = "pass"
+    detail = ""
+    try:
+        await check(talk)
+    except CheckFailed as failure:
+        verdict, detail = "fail", str(failure)
+    except NotApplicable as reason:
+        verdict, detail = "n/a", str(reason)
+    finally:
+        await talk.release()
+    return Row(name, verdict, detail, time.monotonic() - started)
 
 
 def passed(rows: Sequence[Row]) -> bool:
