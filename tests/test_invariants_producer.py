@@ -302,10 +302,22 @@ def _(h: History) -> None:
     h.sent(0, "a")
 
 
+def test_a_rival_with_the_same_name_waits_without_stopping_the_owner():
+    h = History()
+    create(h, actor="p0")
+    h.registered()
+    rival = h.invoke("producer", producer="p", actor="p1")
+    h.both("PRODUCER", producer="p", conn=2, request_id=1, extra={"producer_id": 0})
+    h.published(0, "a", (0, 0))
+    h.both("ERROR", to="client", conn=2, request_id=1, error="ProducerBusy")
+    h.complete(rival, "unknown", error="broker_error")
+    assert not [clause for clause, result in judge(h, *INVARIANTS).items() if result.anomalies]
+
+
 @breaks("PCLOSE-04", "sent-after-close")
 def _(h: History) -> None:
     h.registered()
-    h.both("CLOSE_PRODUCER", producer="p", request_id=2)
+    h.both("CLOSE_PRODUCER", producer="p", request_id=2, extra={"producer_id": 0})
     h.sent(0, "a")
 
 
@@ -313,7 +325,7 @@ def _(h: History) -> None:
 def _(h: History) -> None:
     h.registered()
     h.published(0, "a", (0, 0))
-    h.both("CLOSE_PRODUCER", producer="p", request_id=2)
+    h.both("CLOSE_PRODUCER", producer="p", request_id=2, extra={"producer_id": 0})
     h.both("SUCCESS", to="client", request_id=2, producer="p")
 
 

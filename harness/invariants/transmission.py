@@ -1,6 +1,7 @@
 """The order in which a client puts the messages of one producer on the wire, over all its connections.
 
-A *session* lasts from one PRODUCER frame to the next; what was pending is sent again at the start of each.
+A *session* is one registration: a producer id on a connection, from its PRODUCER frame on. What was pending is sent
+again at the start of each.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ FrameKey = tuple[int, str | None, int | None]
 
 @dataclass(slots=True)
 class _Session:
-    connection: str
     number: int
     registered: bool
     ready: bool = False
     closed: int | None = None
     last: int = -1
     sent: set[int] = field(default_factory=set)
+
+
+def _link(event: Event) -> tuple[str | None, int | None]:
+    """A name in use elsewhere is registered on two connections at once, one of which is refused."""
+    return event.connection, event.extra.get("producer_id")
 
 
 @dataclass(slots=True)
@@ -40,7 +45,7 @@ class TransmissionState(ProducerState):
 
     __slots__ = (
         "answers", "book", "first", "handles", "highest", "muddled", "number", "ordinals", "owners", "pending",
-        "session", "skipped", "transmitted",
+        "sessions", "skipped", "transmitted",
     )  # fmt: skip
 
     def __init__(self, key: Key) -> None:
@@ -48,7 +53,7 @@ class TransmissionState(ProducerState):
         self.book = SendBook()
         self.handles: set[str | None] = set()
         self.muddled = False
-        self.session: _Session | None = None
+        self.sessions: dict[tuple[str | None, int | None], _Session] = {}
         self.number = 0
         self.skipped: list[tuple[Event, Event]] = []
         self.forget()
@@ -89,13 +94,15 @@ class Transmission(Invariant[TransmissionState]):
             self._api(state, event)
         elif event.kind == "PRODUCER":
             state.number += 1
-            state.session = _Session(event.connection or "", state.number, registered=True)
+            state.sessions[_link(event)] = _Session(state.number, registered=True)
         elif event.kind == "PRODUCER_SUCCESS":
-            if state.session is not None and event.extra.get("ready") is not False:
-                state.session.ready = True
+            session = state.sessions.get(_link(event))
+            if session is not None and event.extra.get("ready") is not False:
+                session.ready = True
         elif event.kind == "CLOSE_PRODUCER":
-            if state.session is not None and event.extra.get("direction") == "to_broker":
-                state.session.closed = event.index
+            session = state.sessions.get(_link(event))
+            if session is not None and event.extra.get("direction") == "to_broker":
+                session.closed = event.index
                 state.judged["PCLOSE-04"] += 1
         elif event.kind == "SEND":
             return list(self._send(state, event))
@@ -123,9 +130,7 @@ class Transmission(Invariant[TransmissionState]):
             state.handles.discard(event.actor)
 
     def _send(self, state: TransmissionState, event: Event) -> Iterator[Anomaly]:
-        session = state.session
-        if session is None or session.connection != event.connection:
-            session = state.session = _Session(event.connection or "", state.number, registered=False)
+        session = state.sessions.setdefault(_link(event), _Session(state.number, registered=False))
         yield from self._allowed(state, session, event)
         wire = announced(event)
         if wire is None or state.muddled:
