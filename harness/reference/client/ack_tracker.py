@@ -76,7 +76,13 @@ class AckTracker:
     def whole_entry(self, position: Position) -> None:
         """Acknowledge an entry with everything in it."""
         self._forget(position)
-        self._entries[position] = None
+        if self._cumulative is not None and self._cumulative[0] == position:
+            # The rest of the batch the cumulative acknowledgement ended in: now it ends after that batch.
+            if self._cumulative[1] != _WHOLE:
+                self._cumulative = (position, _WHOLE)
+                self._cumulative_pending = True
+        else:
+            self._entries[position] = None
 
     def cumulative(self, delivery: Delivery) -> bool:
         """Record an acknowledgement up to ``delivery``; whether it is above the former one (ACK-CUM-02, ACK-15)."""
