@@ -20,7 +20,7 @@ from rich.table import Table
 from harness import __version__
 from harness.cli_guard import Guard, say
 from harness.usage_error import UsageError
-from harness.verdict import EXIT_GREEN, EXIT_HARNESS, EXIT_VIOLATION
+from harness.verdict import EXIT_GREEN, EXIT_HARNESS, EXIT_USAGE, EXIT_VIOLATION
 
 if TYPE_CHECKING:
     from harness.gate.result import GateResult
@@ -462,6 +462,26 @@ def mutants(
     if wrong:
         return EXIT_VIOLATION
     return EXIT_HARNESS if errors else EXIT_GREEN
+
+
+@app.command()
+@guard
+def doctor(as_json: Json = False) -> int:
+    """Look at what this machine has, and say how to mend what is missing."""
+    from harness.doctor import examine, healthy
+
+    findings = examine()
+    table = _table("what", "state", "found", "needed for")
+    for finding in findings:
+        if as_json:
+            line = {name: getattr(finding, name) for name in ("name", "ok", "detail", "mend", "needed_for", "required")}
+            typer.echo(json.dumps({"type": "doctor", **line}))
+        state = "[green]ok[/]" if finding.ok else "[bold red]missing[/]" if finding.required else "[yellow]absent[/]"
+        mend = "" if finding.ok or not finding.mend else f"\n{finding.mend}"
+        table.add_row(finding.name, state, escape(f"{finding.detail}{mend}"), escape(finding.needed_for))
+    if not as_json:
+        Console(highlight=False).print(table)
+    return EXIT_GREEN if healthy(findings) else EXIT_USAGE
 
 
 UNBROKEN = "(unbroken)"

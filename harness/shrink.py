@@ -20,6 +20,9 @@ Step = Operation | Fault
 _CREATES = ("producer", "consumer")
 _HANDLELESS = ("settle",)
 
+_FROM_ZERO = frozenset({"message", "topic", "sequence_id", "initial_sequence_id", "size"})
+"""Numbers of which 0 is the first; of others (queue, max_messages) it often means "no limit", another plan."""
+
 
 @dataclass(slots=True)
 class Shrunk:
@@ -169,17 +172,19 @@ def _simpler_mappings(mapping: dict[str, Any], *, may_drop: bool) -> Iterator[di
         for name in mapping:
             yield {key: value for key, value in mapping.items() if key != name}
     for name, value in mapping.items():
-        for simpler in _simpler_values(value):
+        for simpler in _simpler_values(name, value):
             yield {**mapping, name: simpler}
 
 
-def _simpler_values(value: Any) -> Iterator[Any]:
-    if isinstance(value, bool):
+def _simpler_values(name: str, value: Any) -> Iterator[Any]:
+    if isinstance(value, bool) or name.endswith("_ms"):
+        # A shorter delay is not a simpler plan: a redelivery delay of nothing redelivers without end.
         return
     if isinstance(value, int):
-        # Towards zero, and never over it: each proposal is strictly smaller, so the search ends.
-        for smaller in dict.fromkeys((0, 1, value // 2, value - 1)):
-            if 0 <= smaller < value:
+        # Towards the least, and never below: each proposal is strictly smaller, so the search ends.
+        least = 0 if name in _FROM_ZERO else 1
+        for smaller in dict.fromkeys((least, value // 2, value - 1)):
+            if least <= smaller < value:
                 yield smaller
     elif isinstance(value, dict):
         yield from _simpler_mappings(value, may_drop=True)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from harness.cli import app
 from harness.clients.client import UnknownClient
+from harness.doctor import Finding
 from harness.history.event import Event
 from harness.history.parquet import HistoryWriter, RunInfo
 from harness.seeds.rate import Rate
@@ -248,6 +249,16 @@ def test_check_and_report_refuse(cli, arguments: list[str], says: str) -> None:
 def test_systems_and_clients_are_listed(cli) -> None:
     assert "lite" in cli("systems", "list").stdout
     assert "python" in cli("clients", "list").stdout
+
+
+@pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 2)])
+def test_doctor_tells_how_to_mend(cli, monkeypatch, ok: bool, code: int) -> None:
+    finding = Finding("toxiproxy", ok, "looked everywhere", "install go", "gate", required=True)
+    monkeypatch.setattr("harness.doctor.examine", lambda: [finding])
+    result = cli("doctor")
+    assert result.exit_code == code
+    assert ("install go" in result.stdout) == (not ok)
+    assert json.loads(cli("doctor", "--json").stdout)["mend"] == "install go"
 
 
 def test_wrong_usage_is_exit_2(cli) -> None:

@@ -194,3 +194,12 @@ def test_an_excerpt_keeps_witness_and_faults_and_says_what_it_left_out() -> None
     assert {3, 100, 401} <= set(indices)
     assert len(indices) == MOST_EVENTS
     assert part.left_out == 500 - MOST_EVENTS
+
+
+def test_ctrl_c_while_shrinking_stores_the_failure_as_found(tmp_path) -> None:
+    world = FakeWorld(interrupt_after=12)
+    result = run_gate(tmp_path, world, profile=replace(QUICK, explore_seconds=0))
+    assert result.exit_code() == 130
+    (failure,) = result.failures
+    assert failure.plan == failing_plan()
+    assert read(tmp_path / "seeds" / f"{failure.seed}.json").plan() == failing_plan()

@@ -6,7 +6,7 @@ import shutil
 import traceback
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -23,7 +23,7 @@ from harness.gate.investigation import Investigator
 from harness.gate.profile import Profile
 from harness.gate.result import ClauseText, Failure, GateResult, Pair
 from harness.known_failing import KnownFailure
-from harness.seeds.seed import Seed
+from harness.seeds.seed import Expectation, Seed
 from harness.setup_error import SetupError
 from harness.tally import Tally
 from harness.verdict import Cell, decide, mark_stale
@@ -101,6 +101,7 @@ class _PairRun:
     findings: Findings = field(default_factory=Findings)
     family_errors: dict[str, str] = field(default_factory=dict)
     passing: deque[Path] = field(default_factory=deque)
+    told: set[Expectation] = field(default_factory=set)
 
 
 class Gate:
@@ -125,7 +126,10 @@ class Gate:
         self._started = monotonic()
 
     def run(self) -> GateResult:
-        """Run every pair. Ctrl-C ends it early with what was judged so far; a missing environment ends one pair."""
+        """Run every pair. Ctrl-C ends it early with what was judged so far; a missing environment ends one pair.
+
+        Raises whatever ``make_world`` raises for a system or client it does not know, before anything is started.
+        """
         request = self._request
         result = GateResult(
             started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -135,9 +139,14 @@ class Gate:
             versions={"starquake": __version__},
             clauses={clause.id: clause_text(clause) for clause in self._selected},
         )
-        pairs = [(system, client) for system in request.systems for client in request.clients]
-        for number, (system, client) in enumerate(pairs):
-            self._run_pair(result, system, client, pairs_left=len(pairs) - number)
+        # All worlds before any starts: a name nobody knows should not cost the time of the pairs before it.
+        worlds = [
+            (system, client, self._make_world(system, client, request.report / "runs", self._watcher.activity))
+            for system in request.systems
+            for client in request.clients
+        ]
+        for number, (system, client, world) in enumerate(worlds):
+            self._run_pair(result, system, client, world, pairs_left=len(worlds) - number)
             if result.interrupted:
                 break
         for system, known in request.known.items():
@@ -145,12 +154,11 @@ class Gate:
         result.seconds = round(monotonic() - self._started, 3)
         return result
 
-    def _run_pair(self, result: GateResult, system: str, client: str, pairs_left: int) -> None:
+    def _run_pair(self, result: GateResult, system: str, client: str, world: World, pairs_left: int) -> None:
         watcher, began = self._watcher, monotonic()
         run = _PairRun(Pair(system=system, client=client))
         result.pairs.append(run.pair)
         watcher.pair(system, client)
-        world = self._make_world(system, client, self._request.report / "runs", watcher.activity)
         try:
             try:
                 world.start()
@@ -164,10 +172,12 @@ class Gate:
                 self._harness_failed(run, "", error)
             cells = [] if run.pair.setup_error else self._cells(run, world)
             result.cells.extend(cells)
+            # The list takes them one by one, so that Ctrl-C while shrinking keeps those before it.
             try:
                 result.failures.extend(self._failures(run, world, cells, pairs_left, stop=result.interrupted))
             except KeyboardInterrupt:
                 result.interrupted = True
+                result.failures.extend(self._failures(run, world, cells, pairs_left, stop=True))
         finally:
             world.stop()
             run.pair.seconds = round(monotonic() - began, 3)
@@ -308,7 +318,7 @@ class Gate:
 
     def _failures(
         self, run: _PairRun, world: World, cells: list[Cell], pairs_left: int, *, stop: bool
-    ) -> list[Failure]:
+    ) -> Iterator[Failure]:
         """Evidence of every breach of a selected clause; a new one is investigated while there is time."""
         profile = self._request.profile
         investigator = Investigator(world, profile, run.pair.system, run.pair.client, _versions(run.pair))
@@ -316,23 +326,23 @@ class Gate:
         findings = [
             finding
             for expect, finding in run.findings.by_expectation.items()
-            if (expect.clause, expect.anomaly) in breaches
+            if (expect.clause, expect.anomaly) in breaches and expect not in run.told
         ]
         began = monotonic()
         allowance = 0.0 if stop else profile.failure_seconds / pairs_left
-        failures: list[Failure] = []
         new = [finding for finding in findings if not breaches[finding.expect.clause, finding.expect.anomaly].accepted]
         for position, finding in enumerate(new):
             self._watcher.activity(f"shrinking {finding.expect.clause} {finding.expect.anomaly}")
             share = max(0.0, allowance - (monotonic() - began)) / (len(new) - position)
             failure = self._investigate(run, investigator, finding, monotonic() + share)
             breaches[failure.clause, failure.anomaly].seed = failure.seed
-            failures.append(failure)
+            run.told.add(finding.expect)
+            yield failure
         for finding in findings:
             breach = breaches[finding.expect.clause, finding.expect.anomaly]
             if breach.accepted:
-                failures.append(investigator.accepted(finding, breach.accepted, breach.reason))
-        return failures
+                run.told.add(finding.expect)
+                yield investigator.accepted(finding, breach.accepted, breach.reason)
 
     def _investigate(self, run: _PairRun, investigator: Investigator, finding: Finding, deadline: float) -> Failure:
         name = f"{finding.expect.clause} {finding.expect.anomaly}"
