@@ -58,7 +58,7 @@ class FamilyMachine(RuleBasedStateMachine):
         self.plan.topic_options = topic_options
         self.session = self.world.open(self.plan)
 
-    def do(self, verb: Any, handle: str, *, client: str = "a", wait: bool = True, **params: Any) -> None:
+    def do(self, verb: Any, handle: str, *, client: Any = "a", wait: Any = True, **params: Any) -> None:
         """Append an operation to the plan and carry it out."""
         operation = Operation(verb=verb, handle=handle, client=client, params=params, wait=wait)
         self.plan.operations.append(operation)

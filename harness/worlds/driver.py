@@ -266,7 +266,9 @@ class Driver:
             "payload_size": len(data),
             "sequence_id": params.get("sequence_id"),
         }
-        described = {name: params[name] for name in ("key", "properties", "deliver_after_ms") if name in params}
+        described: dict[str, Any] = {
+            name: params[name] for name in ("key", "properties", "deliver_after_ms") if name in params
+        }
         op = self._invoke("send", extra=described, **columns)
         message = {"op": "send", "producer": producer.remote, "payload": base64.b64encode(data).decode(), **params}
         answer = yield Ask(message, DEFAULT_TIMEOUT_MS)
@@ -432,7 +434,9 @@ class Driver:
             columns |= _id_columns(message["message_id"])
             extra = _id_extra(message["message_id"])
         else:
-            target = {name: operation.params[name] for name in ("position", "publish_time") if name in operation.params}
+            target: dict[str, Any] = {
+                name: operation.params[name] for name in ("position", "publish_time") if name in operation.params
+            }
             request |= target
             extra = dict(target)
         op = self._invoke("seek", extra=extra, **columns)

@@ -24,8 +24,9 @@ from harness import __version__
 from harness.clients.client import AdapterError, Client, ClientError
 from harness.faults.tap import Tap
 from harness.faults.toxiproxy import Link, Toxiproxy, ToxiproxyError
+from harness.history.errors import HistoryError
 from harness.history.event import Event
-from harness.history.parquet import HistoryError, HistoryWriter, RunInfo
+from harness.history.parquet import HistoryWriter, RunInfo
 from harness.history.recorder import Recorder
 from harness.invariants.core import Invariant
 from harness.invariants.engine import InvariantFailed, Judge, Judgement

@@ -32,7 +32,7 @@ from harness.worlds.world import Outcome
 
 DRAIN_LIMIT_MS = 20_000
 SETTLE_MS = 300
-MAX_TURNS = 2_000_000
+MAX_TURNS = 200_000
 EPOCH_NS = 1_700_000_000 * 1_000_000_000
 """Virtual time starts here, so that publish times look like publish times."""
 

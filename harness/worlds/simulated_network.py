@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harness.faults.session_tracker import SessionTracker
+from harness.history.event import Layer
 from harness.history.recorder import Recorder
 from harness.wire.frame import FrameDecoder, WireError, encode
 from harness.wire.lookup import rewrite_lookup
@@ -22,6 +23,7 @@ MILLISECOND = 1_000_000
 HOP_NS = 50_000
 
 Direction = Literal["to_broker", "to_client"]
+Closer = Literal["client", "broker", "tap"]
 DIRECTION_OF_STREAM: dict[str, Direction] = {"upstream": "to_broker", "downstream": "to_client"}
 
 
@@ -50,7 +52,7 @@ class _SimulatedTap:
     """One recording tap on one simulated connection: decodes both directions, records, passes bytes on."""
 
     def __init__(self, side: Literal["client", "broker"], number: int, recorder: Recorder) -> None:
-        self.layer = f"tap.{side}"
+        self.layer: Layer = "tap.client" if side == "client" else "tap.broker"
         self._recorder = recorder
         self._tracker = SessionTracker(f"{side}-{number}", self.layer)
         self._decoders: dict[Direction, FrameDecoder | None] = {
@@ -61,7 +63,7 @@ class _SimulatedTap:
     def opened(self) -> None:
         self._recorder.record(**self._tracker.opened())
 
-    def closed(self, by: str) -> None:
+    def closed(self, by: Closer) -> None:
         self._recorder.record(**self._tracker.closed(by))
 
     def passes(self, data: bytes, direction: Direction, rewrite_to: str | None = None) -> bytes:
@@ -226,7 +228,7 @@ class SimulatedNetwork:
 
     # --- internals -----------------------------------------------------------------------------------------------
 
-    def _closes(self, conn: int, by: str, direction: Direction) -> None:
+    def _closes(self, conn: int, by: Closer, direction: Direction) -> None:
         connection = self._connections.get(conn)
         if connection is None:
             return
@@ -244,7 +246,7 @@ class SimulatedNetwork:
         flow = connection.flows[direction]
         self._timeline.at(max(flow.free_at, self._timeline.now) + HOP_NS + delay, arrives)
 
-    def _end(self, connection: _Connection, by: str) -> None:
+    def _end(self, connection: _Connection, by: Closer) -> None:
         if not connection.alive:
             return
         connection.alive = False

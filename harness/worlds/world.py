@@ -25,9 +25,14 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Described(Protocol):
     """The name, version and capabilities of a system or client, as the verdicts and reports need them."""
 
-    name: str
-    version: str
-    capabilities: frozenset[str]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def capabilities(self) -> frozenset[str]: ...
 
 
 class Session(Protocol):
