@@ -47,16 +47,16 @@ class Tap:
     ``failure`` is the first error of the recorder (never of the peers); the connections are dropped then.
     """
 
-    def __init__(
-        self, side: Side, upstream: tuple[str, int], recorder: Records, rewrite_to: str | None = None
-    ) -> None:
+    # Shared by all taps: a run may have several of one side, and a connection's name is unique in its run.
+    _numbers = itertools.count(1)
+
+    def __init__(self, side: Side, upstream: tuple[str, int], recorder: Records, rewrite_to: str | None = None) -> None:
         self.side = side
         self.layer = _LAYERS[side]
         self.upstream = upstream
         self.recorder = recorder
         self.failure: Exception | None = None
         self._rewrite_to = rewrite_to
-        self._numbers = itertools.count(1)
         self.connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
         self._address: tuple[str, int] | None = None

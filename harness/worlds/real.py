@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import queue
 import secrets
 import threading
 import time
@@ -39,9 +40,11 @@ from harness.worlds.record import HEALING, record_cursor, record_fault
 from harness.worlds.world import Outcome
 
 CLIENT_HANDLES = ("a", "b")
+LANES = 5
+"""Sessions that may be open at once: a session mostly waits, so one after another would leave the machine idle."""
+
 DRAIN_LIMIT_MS = 6_000
 SETTLE_MS = 250
-STEP_LIMIT_S = 120.0
 
 T = TypeVar("T")
 
@@ -72,6 +75,28 @@ class _RecorderSwitch:
         return self.current.record(**columns)
 
 
+class _Lane:
+    """What one open session has for itself: a chain for each plan client."""
+
+    def __init__(self) -> None:
+        self.switch = _RecorderSwitch()
+        self.chains: dict[str, _Chain] = {}
+
+    async def start(self, name: str, address: Address, toxiproxy: Toxiproxy) -> None:
+        for handle in CLIENT_HANDLES:
+            broker_tap = Tap("broker", (address.host, address.port), self.switch)
+            broker_host, broker_port = await broker_tap.start()
+            link = await toxiproxy.proxy(f"{name}-{handle}", f"{broker_host}:{broker_port}")
+            client_tap = Tap("client", link.listen, self.switch, rewrite_to="self")
+            host, port = await client_tap.start()
+            self.chains[handle] = _Chain(client_tap, link, broker_tap, f"pulsar://{host}:{port}")
+
+    def failure(self) -> str:
+        """What went wrong inside a tap; empty when nothing did."""
+        taps = [tap for chain in self.chains.values() for tap in (chain.client_tap, chain.broker_tap)]
+        return "; ".join(str(tap.failure) for tap in taps if tap.failure)
+
+
 class RealWorld:
     """A system and a client with real faults between them. ``history_dir`` keeps every run's history when given."""
 
@@ -90,8 +115,10 @@ class RealWorld:
         self.invariants = invariants if invariants is not None else tuple(all_invariants())
         self.address: Address | None = None
         self.toxiproxy = Toxiproxy(progress=progress)
-        self.chains: dict[str, _Chain] = {}
-        self.switch = _RecorderSwitch()
+        # Deduplication is switched for all topics at once, so sessions on such a system cannot overlap.
+        self.lanes = 1 if "dedup_switch" in system.capabilities else LANES
+        self._lanes: list[_Lane] = []
+        self._free: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
         self._numbers = itertools.count(1)
         self._prefix = f"sq{secrets.token_hex(3)}"
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -121,7 +148,7 @@ class RealWorld:
             self._loop = self._thread = None
 
     def open(self, plan: Plan | None = None) -> RealSession:
-        session = RealSession(self, f"{self._prefix}-{next(self._numbers)}", plan)
+        session = RealSession(self, self._free.get(), f"{self._prefix}-{next(self._numbers)}", plan)
         self.call(session.begin())
         return session
 
@@ -138,32 +165,36 @@ class RealWorld:
     async def _start(self) -> None:
         self.address = await self.system.start()
         await self.toxiproxy.start()
-        for handle in CLIENT_HANDLES:
-            broker_tap = Tap("broker", (self.address.host, self.address.port), self.switch)
-            broker_host, broker_port = await broker_tap.start()
-            link = await self.toxiproxy.proxy(f"link-{handle}", f"{broker_host}:{broker_port}")
-            client_tap = Tap("client", link.listen, self.switch, rewrite_to="self")
-            host, port = await client_tap.start()
-            self.chains[handle] = _Chain(client_tap, link, broker_tap, f"pulsar://{host}:{port}")
+        for number in range(self.lanes):
+            lane = _Lane()
+            self._lanes.append(lane)
+            await lane.start(f"lane-{number}", self.address, self.toxiproxy)
+            self._free.put(lane)
         await self.client.start()
 
     async def _stop(self) -> None:
+        chains = [chain for lane in self._lanes for chain in lane.chains.values()]
         for stop in (
             self.client.stop,
-            *(chain.client_tap.stop for chain in self.chains.values()),
+            *(chain.client_tap.stop for chain in chains),
             self.toxiproxy.stop,
-            *(chain.broker_tap.stop for chain in self.chains.values()),
+            *(chain.broker_tap.stop for chain in chains),
             self.system.stop,
         ):
             await stop()
-        self.chains.clear()
+        self._lanes.clear()
+
+    def release(self, lane: _Lane) -> None:
+        """A session is finished; another may use its lane."""
+        self._free.put(lane)
 
 
 class RealSession:
     """One plan on fresh topics. What goes wrong with the harness itself is kept for the outcome's ``error``."""
 
-    def __init__(self, world: RealWorld, run: str, plan: Plan | None) -> None:
+    def __init__(self, world: RealWorld, lane: _Lane, run: str, plan: Plan | None) -> None:
         self._world = world
+        self._lane = lane
         self._run = run
         self._plan = plan or Plan()
         self._started_ns = time.monotonic_ns()
@@ -178,7 +209,7 @@ class RealSession:
         self._recorder = Recorder(
             run, clock=lambda: time.monotonic_ns() - self._started_ns, observers=observers, writer=self._writer
         )
-        urls = {handle: chain.url for handle, chain in world.chains.items()}
+        urls = {handle: chain.url for handle, chain in lane.chains.items()}
         self._driver = Driver(self._recorder, run, urls)
         self._tasks: set[asyncio.Task[None]] = set()
         self._auditor: Auditor | None = None
@@ -197,7 +228,7 @@ class RealSession:
 
     async def begin(self) -> None:
         """Take over the taps; open the auditor's connection; say how deduplication is set."""
-        self._world.switch.current = self._recorder
+        self._lane.switch.current = self._recorder
         assert self._world.address is not None
         self._auditor = Auditor(self._world.address, self._recorder)
         try:
@@ -211,7 +242,10 @@ class RealSession:
             self._world.call(self._perform(step))
 
     def finish(self) -> Outcome:
-        return self._world.call(self._finish())
+        try:
+            return self._world.call(self._finish())
+        finally:
+            self._world.release(self._lane)
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
@@ -225,7 +259,7 @@ class RealSession:
             self._failed(str(error))
 
     async def _operation(self, operation: Operation) -> None:
-        if operation.client not in self._world.chains:
+        if operation.client not in self._lane.chains:
             raise AdapterError(f"a plan may use the clients {', '.join(CLIENT_HANDLES)}, not {operation.client!r}")
         for topic in self._driver.upcoming_topics(operation):
             assert self._auditor is not None
@@ -267,7 +301,7 @@ class RealSession:
         if fault.kind == "dedup":
             await self._set_dedup(bool(fault.attributes.get("enabled")))
             return
-        link = self._world.chains[fault.client].link
+        link = self._lane.chains[fault.client].link
         if fault.kind not in HEALING:
             record_fault(self._recorder, fault)
         if fault.kind == "toxic":
@@ -300,7 +334,7 @@ class RealSession:
         except (ToxiproxyError, AdapterError, SystemDied, AuditError, HistoryError) as error:
             self._failed(str(error))
         finally:
-            self._world.switch.current = None
+            self._lane.switch.current = None
             if self._auditor is not None:
                 await self._auditor.close()
             if self._writer is not None:
@@ -321,7 +355,7 @@ class RealSession:
         )
 
     async def _wind_down(self) -> None:
-        for chain in self._world.chains.values():
+        for chain in self._lane.chains.values():
             await chain.link.reset()
         self._recorder.record(layer="fault", kind="healed")
         await self._complete_everything()
@@ -342,6 +376,8 @@ class RealSession:
             assert self._auditor is not None
             if self._error is None:
                 await self._auditor.read_everything()
+        if failure := self._lane.failure():
+            self._failed(f"a tap failed: {failure}")
         if not self._world.system.alive():
             raise SystemDied(
                 f"the system under test ({self._world.system.name}) ended in the run.\n{self._world.system.logs_tail()}"

@@ -295,6 +295,7 @@ class SimulatedWorld:
         self.client_config = client_config or ClientConfig(operation_timeout=5_000 * MILLISECOND)
         self.invariants = invariants if invariants is not None else tuple(all_invariants())
         self.keep_history = keep_history
+        self.lanes = 1
         self.system = _Description("simulated", "1", BrokerMachine.CAPABILITIES)
         self.client = _Description(NAME, VERSION, CAPABILITIES)
 

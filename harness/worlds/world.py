@@ -46,13 +46,17 @@ class Session(Protocol):
 
 
 class World(Protocol):
-    """A system and a client with faults between them. All calls are synchronous and come from one thread."""
+    """A system and a client with faults between them. All calls are synchronous."""
 
     @property
     def system(self) -> Described: ...
 
     @property
     def client(self) -> Described: ...
+
+    @property
+    def lanes(self) -> int:
+        """How many sessions may be open at once; more than one only from as many threads."""
 
     def start(self) -> None:
         """Start everything; raises SetupError and its kin when the environment is at fault."""
