@@ -349,9 +349,31 @@ def pieces(h: History, first: tuple[int, int] | None) -> None:
         h.receipt(0, at)
 
 
+def test_the_last_piece_may_be_answered_before_the_others():
+    h = History()
+    pieces(h, (0, 0))
+    for number in range(2):
+        h.sent(0, f"piece {number}", chunk_uuid="u", chunk_id=number, num_chunks=2)
+    h.receipt(0, None)
+    h.receipt(0, (0, 2))
+    results = judge(h, *INVARIANTS)
+    assert not [clause for clause, result in results.items() if result.anomalies]
+    assert results["DEDUP-01"].judged == 1
+    assert results["DEDUP-08"].judged == 2
+
+
 @breaks("DEDUP-08", "chunk-taken-for-a-duplicate")
 def _(h: History) -> None:
     pieces(h, None)
+
+
+@breaks("DEDUP-08", "chunk-taken-for-a-duplicate")
+def _(h: History) -> None:
+    h.dedup(True)
+    for number in range(2):
+        h.sent(0, f"piece {number}", chunk_uuid="u", chunk_id=number, num_chunks=2)
+    h.receipt(0, None)
+    h.receipt(0, None)
 
 
 @holds("DEDUP-08")

@@ -161,6 +161,17 @@ def _(h: History) -> None:
     h.acknowledged(first, (0, 0))
 
 
+def test_a_chunked_send_has_no_place_in_the_order_of_frames():
+    h = History()
+    whole = begin(h, "whole")
+    for number in range(2):
+        h.sent(0, f"piece {number}", chunk_uuid="u", chunk_id=number, num_chunks=2)
+        h.receipt(0, (0, number))
+    h.acknowledged(whole, (0, 1))
+    h.published(1, "b", (0, 2))
+    assert judge(h, *INVARIANTS)["O4"].anomalies == []
+
+
 @breaks("O4", "never-resolved")
 def _(h: History) -> None:
     invoked = begin(h, "a")

@@ -245,7 +245,7 @@ class ClientState(ProducerState):
         self.book = SendBook()
         self.sends = Unanswered()
         self.by_digest: dict[str, list[Sent]] = defaultdict(list)
-        self.order: dict[str, tuple[int, int]] = {}
+        self.order: dict[str | None, tuple[int, int]] = {}
         self.last_ok: dict[str | None, tuple[tuple[int, int], int]] = {}
         self.closed: dict[str, Event] = {}
         self.heads: set[int] = set()
@@ -351,9 +351,11 @@ class ClientReceipts(Invariant[ClientState]):
     def _callback_order(self, state: ClientState, send: Send) -> Iterator[Anomaly]:
         if state.book.repeated(send):
             return
-        if state.book.wired and (send.digest is None or send.digest not in state.order):
-            return  # A chunked message: its frames cannot be recognised by the payload.
-        place = state.order[send.digest] if state.book.wired and send.digest else (send.invoked, 0)
+        place = (send.invoked, 0)
+        if state.sends.all:
+            if send.digest not in state.order:
+                return  # A chunked message: its frames cannot be recognised by the payload.
+            place = state.order[send.digest]
         before = state.last_ok.get(send.actor)
         if before is not None and place < before[0]:
             yield state.anomaly(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.history.event import Event
-from harness.invariants.sequence import announced
+from harness.invariants.sequence import announced, is_inner_chunk
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +33,9 @@ class Sent:
 class Unanswered:
     """Matches answers to SENDs: the oldest waiting SEND of that connection with the answer's sequence id.
 
-    A receipt names the lowest id of a batch, an error the highest (the broker's habit), so both ends match.
+    A receipt names the lowest id of a batch, an error the highest (the broker's habit), so both ends match. The pieces
+    of a chunked message share one id; only the last may be a duplicate, and its answer then overtakes those of the
+    others, so a duplicate receipt goes to a last piece first.
     """
 
     def __init__(self) -> None:
@@ -53,13 +55,18 @@ class Unanswered:
     def answered(self, frame: Event) -> Sent | None:
         """Note a SEND_RECEIPT or SEND_ERROR; the SEND it answers, None when there is none waiting."""
         waiting = self._waiting.get(frame.connection or "", [])
-        for place, candidate in enumerate(waiting):
-            ids = announced(candidate.frame)
-            if ids is not None and frame.sequence_id in ids:
-                candidate.answer = frame
-                del waiting[place]
-                return candidate
-        return None
+        fitting = [
+            place for place, item in enumerate(waiting)
+            if (ids := announced(item.frame)) is not None and frame.sequence_id in ids
+        ]  # fmt: skip
+        if not fitting:
+            return None
+        chosen = fitting[0]
+        if frame.kind == "SEND_RECEIPT" and frame.ledger_id is None and is_inner_chunk(waiting[chosen].frame):
+            chosen = next((place for place in fitting if not is_inner_chunk(waiting[place].frame)), chosen)
+        found = waiting.pop(chosen)
+        found.answer = frame
+        return found
 
     def waiting(self, connection: str) -> list[Sent]:
         """SENDs of the connection without an answer, oldest first."""
