@@ -806,3 +806,29 @@ def test_same_run_twice_is_the_same_to_the_byte():
         return [(time, way, conn, frame.raw) for time, way, conn, frame in pair.frames]
 
     assert run() == run()
+
+
+def test_dead_letters_may_need_several_pieces():
+    pair = Pair(broker=SMALL)
+    pair.producer(chunking=True)
+    pair.consumer(type="shared", nack_delay_ms=100, dead_letter={"max_redeliver": 0, "topic": "dead"})
+    pair.send(b"poison" * 500)
+    pair.receive()
+    pair.ask("nack", consumer="c", ref=0)
+    pair.run(500)
+    assert backlog(pair) == 0
+    pair.consumer("d", topic="dead", subscription="x")
+    assert pair.drain("d") == [b"poison" * 500]
+
+
+def test_a_dead_letter_topic_that_refuses_everything_is_retried_at_the_pace_of_negative_acks():
+    partitions = {"persistent://public/default/dead": 2}
+    pair = Pair(broker=BrokerConfig(service_url="pulsar://broker:6650", partitions=partitions))
+    pair.producer()
+    pair.consumer(type="shared", nack_delay_ms=100, dead_letter={"max_redeliver": 0, "topic": "dead"})
+    pair.send(b"poison")
+    pair.receive()
+    pair.ask("nack", consumer="c", ref=0)
+    pair.run(1100)
+    assert 8 <= len(pair.sent("MESSAGE", "to_client")) <= 11
+    assert backlog(pair) == 1

@@ -162,9 +162,9 @@ class AckTracker:
         self._cumulative_pending = False
         self._cumulative_epoch = -1
 
-    def unacked_members(self, position: Position, size: int) -> set[int]:
-        """Members of a batch the application has not acknowledged."""
-        return set(self._unacked.get(position, range(size)))
+    def acked_members(self, position: Position) -> set[int]:
+        """Members of a batch that are acknowledged while the batch is not."""
+        return set(range(self._sizes.get(position, 0))) - self._unacked.get(position, set())
 
     def _cumulative_id(self, position: Position, member: int) -> AckId:
         if member == _WHOLE:

@@ -376,7 +376,7 @@ class Consumer:
     def _transfer(self, position: Position) -> None:
         """Publish first, acknowledge the source after every copy is stored (DLQ-02, CDLQ-04)."""
         assert self._dead is not None
-        candidates = self._dead.start_transfer(position, self._acks.unacked_members(position, 1 << 20))
+        candidates = self._dead.start_transfer(position, self._acks.acked_members(position))
         self._credit(self._queue.remove_entries({position}))
         self._nacks.remove(position)
         self._timeouts.remove(position)
@@ -404,7 +404,9 @@ class Consumer:
                 self._acks.whole_entry(position)
             self._plan_ack_flush()
         elif outcome == "failed":
-            self._ask_again(list(delivery.entries))
+            # Later, not at once: a topic that refuses every copy would make the two of us spin.
+            self._nacks.add(delivery, self._runtime.now)
+            self._wind_clock()
 
     # ------------------------------------------------------------------ what the link asks
 

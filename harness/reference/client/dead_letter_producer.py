@@ -15,7 +15,7 @@ from harness.reference.client.runtime import Runtime
 
 
 class DeadLetterProducer:
-    """Publishes copies one by one, unbatched. A copy that fails is reported; the next one tries again from scratch."""
+    """Publishes copies one by one, in pieces when they came in pieces. A copy that fails is reported; the next one tries again from scratch."""
 
     def __init__(
         self, runtime: Runtime, pool: ConnectionPool, lookup: Lookup, counters: Counters, topic: str, name: str
@@ -24,7 +24,7 @@ class DeadLetterProducer:
         self._pool = pool
         self._lookup = lookup
         self._counters = counters
-        self._options = ProducerOptions(topic=topic, name=name, max_pending=0)
+        self._options = ProducerOptions(topic=topic, name=name, chunking=True, max_pending=0)
         self._producer: Producer | None = None
         self._waiting: list[Outgoing] = []
 

@@ -54,12 +54,12 @@ class DeadLetters:
         for entry in [entry for entry in self._candidates if entry <= position]:
             del self._candidates[entry]
 
-    def start_transfer(self, position: Position, unacked: set[int]) -> list[Delivery]:
-        """What to publish: of a batch only the members in ``unacked`` (DLQ-03)."""
+    def start_transfer(self, position: Position, acked: set[int]) -> list[Delivery]:
+        """What to publish: of a batch not the members in ``acked`` (DLQ-03)."""
         copies = [
             delivery
             for delivery in self._candidates.pop(position)
-            if delivery.batch_index is None or delivery.batch_index in unacked
+            if delivery.batch_index is None or delivery.batch_index not in acked
         ]
         if copies:
             self._open_copies[position] = len(copies)
