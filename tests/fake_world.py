@@ -137,6 +137,8 @@ class FakeSession:
 class FakeWorld:
     """``loses(run)``: whether that run loses its sends after a cut. ``error``: the harness fails in every run."""
 
+    lanes = 1
+
     def __init__(
         self,
         loses: Callable[[int], bool] = lambda _: True,

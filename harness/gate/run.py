@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import RLock
 from time import monotonic
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from harness import __version__
 from harness.clauses.catalogue import Catalogue, Clause
 from harness.gate.finding import Finding, Findings
 from harness.gate.investigation import Investigator
+from harness.gate.lanes import together
 from harness.gate.profile import Profile
 from harness.gate.result import ClauseText, Failure, GateResult, Pair
 from harness.known_failing import KnownFailure
@@ -124,6 +126,8 @@ class Gate:
         self._seeds = seeds
         self._watcher = watcher
         self._started = monotonic()
+        # Plans run side by side where the world has lanes for it; what they find is gathered one by one.
+        self._lock = RLock()
 
     def run(self) -> GateResult:
         """Run every pair. Ctrl-C ends it early with what was judged so far; a missing environment ends one pair.
@@ -201,25 +205,35 @@ class Gate:
         profile = self._request.profile
         families = self._families()
         runs = dict.fromkeys(families, 0)
-        for family, name, plan in self._directed(run.pair, families):
-            self._watcher.activity(name)
-            self._guarded(run, family, partial(self._directed_run, run, runs, world, family, name, plan))
+        together(
+            world.lanes,
+            [
+                partial(self._guarded, run, family, partial(self._directed_run, run, runs, world, family, name, plan))
+                for family, name, plan in self._directed(run.pair, families)
+            ],
+        )
         left = max(0.0, self._started + profile.explore_seconds - monotonic())
         ends = monotonic() + left / pairs_left
         for chunk in count():
             live = [family for family in families if chunk * profile.chunk < profile.examples]
-            if not live:
+            if not live or monotonic() >= ends or len(run.pair.errors) >= ERRORS_BEFORE_GIVING_UP:
                 return
-            for family in live:
-                if monotonic() >= ends or len(run.pair.errors) >= ERRORS_BEFORE_GIVING_UP:
-                    return
-                self._guarded(run, family, partial(self._explore, run, runs, world, family, chunk))
+            together(
+                world.lanes,
+                [
+                    partial(self._guarded, run, family, partial(self._explore, run, runs, world, family, chunk))
+                    for family in live
+                ],
+            )
 
     def _directed_run(
         self, run: _PairRun, runs: dict[str, int], world: World, family: str, name: str, plan: Plan
     ) -> None:
-        run.pair.directed += 1
-        self._take(run, runs, family, plan, run_plan(world, plan), name)
+        self._watcher.activity(name)
+        outcome = run_plan(world, plan)
+        with self._lock:
+            run.pair.directed += 1
+        self._take(run, runs, family, plan, outcome, name)
 
     def _directed(self, pair: Pair, families: Sequence[str]) -> list[tuple[str, str, Plan]]:
         plans = [(family, name, plan) for family in families for name, plan in self._exploration.directed(family)]
@@ -237,7 +251,8 @@ class Gate:
         self._watcher.activity(f"exploring {family}")
 
         def judged(plan: Plan, outcome: Outcome) -> None:
-            run.pair.examples += 1
+            with self._lock:
+                run.pair.examples += 1
             self._take(run, runs, family, plan, outcome, f"random example of {family} (--seed {self._request.seed})")
 
         self._exploration.explore(family, world, profile.chunk, profile.steps, seed, judged)
@@ -245,20 +260,21 @@ class Gate:
     def _take(
         self, run: _PairRun, runs: dict[str, int], family: str, plan: Plan, outcome: Outcome, found_by: str
     ) -> None:
-        runs[family] = runs.get(family, 0) + 1
-        run.pair.events += outcome.events
-        if outcome.error is not None:
-            run.pair.errors.append(outcome.error)
-            run.family_errors.setdefault(family, outcome.error)
-        else:
-            run.tally.add(outcome.judgement)
-            for finding in run.findings.add(plan, outcome, found_by):
-                self._watcher.finding(finding, self._accepted(run.pair, finding)[0])
-        if outcome.error is None and not outcome.judgement.anomalies and outcome.directory is not None:
-            run.passing.append(outcome.directory)
-            if len(run.passing) > PASSING_HISTORIES_KEPT:
-                shutil.rmtree(run.passing.popleft(), ignore_errors=True)
-        self._watcher.progress(family, runs[family], run.tally)
+        with self._lock:
+            runs[family] = runs.get(family, 0) + 1
+            run.pair.events += outcome.events
+            if outcome.error is not None:
+                run.pair.errors.append(outcome.error)
+                run.family_errors.setdefault(family, outcome.error)
+            else:
+                run.tally.add(outcome.judgement)
+                for finding in run.findings.add(plan, outcome, found_by):
+                    self._watcher.finding(finding, self._accepted(run.pair, finding)[0])
+            if outcome.error is None and not outcome.judgement.anomalies and outcome.directory is not None:
+                run.passing.append(outcome.directory)
+                if len(run.passing) > PASSING_HISTORIES_KEPT:
+                    shutil.rmtree(run.passing.popleft(), ignore_errors=True)
+            self._watcher.progress(family, runs[family], run.tally)
 
     def _guarded(self, run: _PairRun, family: str, work: Callable[[], None]) -> None:
         """Keep the harness's own failure in one family from ending the others."""

@@ -40,7 +40,7 @@ from harness.worlds.record import HEALING, record_cursor, record_fault
 from harness.worlds.world import Outcome
 
 CLIENT_HANDLES = ("a", "b")
-LANES = 5
+LANES = 10
 """Sessions that may be open at once: a session mostly waits, so one after another would leave the machine idle."""
 
 DRAIN_LIMIT_MS = 6_000
@@ -142,6 +142,8 @@ class RealWorld:
         try:
             self.call(self._stop())
         finally:
+            # Calls still open (after Ctrl-C) would keep their threads, and so this process, waiting for ever.
+            self.call(_cancel_everything())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout=10)
             self._loop.close()
@@ -187,6 +189,14 @@ class RealWorld:
     def release(self, lane: _Lane) -> None:
         """A session is finished; another may use its lane."""
         self._free.put(lane)
+
+
+async def _cancel_everything() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=2)
 
 
 class RealSession:
