@@ -242,6 +242,40 @@ def _(h: History) -> None:
     h.acknowledged(first, (0, 0))
 
 
+@breaks("SEND-02", "pending-message-forgotten")
+def _(h: History) -> None:
+    create(h)
+    first = begin(h, "a")
+    h.registered()
+    h.sent(0, "a")
+    h.closed()
+    h.registered(conn=2, request_id=2)
+    h.complete(first, "unknown", error="timeout", time_ns=30_000_000_000)
+
+
+@breaks("SEND-02", "never-sent")
+def _(h: History) -> None:
+    create(h)
+    first = begin(h, "a")
+    h.registered()
+    h.published(1, "b", (0, 1))
+    h.complete(first, "unknown", error="timeout", time_ns=30_000_000_000)
+
+
+@breaks("SEQ-01", "ids-skipped")
+def _(h: History) -> None:
+    h.published(0, "a", (0, 0))
+    h.published(2, "b", (0, 1))
+
+
+def test_a_message_that_never_left_may_take_its_id_along():
+    h = History()
+    h.published(0, "a", (0, 0))
+    h.complete(begin(h, "too big"), "fail", error="too_big")
+    h.published(2, "b", (0, 1))
+    assert judge(h, *INVARIANTS)["SEQ-01"].anomalies == []
+
+
 def test_a_timed_out_message_may_be_left_out():
     h = History()
     create(h)

@@ -69,6 +69,14 @@ def _(h: History) -> None:
     end_late(h)
 
 
+@breaks("RECEIPT-01", "passed-over")
+def _(h: History) -> None:
+    h.sent(0, "a")
+    h.sent(1, "b")
+    h.receipt(1, (0, 1))
+    h.closed()
+
+
 @pytest.mark.parametrize("ending", ["closed", "producer closed", "too soon", "not drained"])
 def test_a_send_that_may_stay_unanswered(ending):
     h = History()
@@ -259,6 +267,19 @@ def _(h: History) -> None:
 def _(h: History) -> None:
     stale(h)
     h.published(1, "b", (0, 1))
+
+
+def test_a_connection_closed_over_a_gap_is_not_closed_over_the_stale_receipt_before():
+    h = History()
+    stale(h)
+    begin(h, "b")
+    begin(h, "c")
+    h.sent(1, "b")
+    h.sent(2, "c")
+    h.receipt(0, (0, 0), side="client")
+    h.receipt(2, (0, 2), side="client")
+    h.closed(by="client", side="client")
+    assert judge(h, *INVARIANTS)["RCPT-03"].anomalies == []
 
 
 def test_a_client_that_is_closed_may_close_its_connection():

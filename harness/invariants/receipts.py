@@ -111,8 +111,15 @@ class Answering(Invariant[AnsweringState]):
 
     def finish(self, state: AnsweringState) -> Iterator[Anomaly]:
         for sent in state.sends.all:
+            passed = state.last_ordinal.get(sent.frame.connection or "")
             if sent.answer is not None:
                 state.judged["RECEIPT-01"] += 1
+            elif not sent.excused and passed is not None and passed[0] > sent.ordinal:
+                # Receipts come in order, so the one of a later SEND proves that this one will not come.
+                yield state.anomaly(
+                    "RECEIPT-01", "passed-over", f"id {sent.frame.sequence_id} stayed unanswered, a later SEND did not",
+                    sent.frame.index, passed[1],
+                )  # fmt: skip
             elif sent.excused or (sent.frame.connection or "") in state.closed:
                 continue
             elif not state.around.drained or state.around.ended_ns - sent.frame.time_ns < SETTLE_NS:
@@ -312,6 +319,8 @@ class ClientReceipts(Invariant[ClientState]):
             state.judged["RCPT-03"] += 1
 
     def _answer(self, state: ClientState, event: Event, connection: str) -> None:
+        # What the client does next is owed to this answer, no longer to an earlier stale one.
+        state.stale.pop(connection, None)
         waiting = [sent for sent in state.sends.waiting(connection) if not self._resolved(state, sent)]
         sent = state.sends.answered(event)
         if event.kind != "SEND_RECEIPT" or event.sequence_id is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from harness.history.event import Event
 from harness.invariants.core import Anomaly, Invariant, Key
-from harness.invariants.producer_fold import ProducerState, producer_key
+from harness.invariants.producer_fold import SETTLE_NS, ProducerState, producer_key
 from harness.invariants.sends import SendBook
 from harness.invariants.sequence import announced, covered, is_chunk, members
 from harness.invariants.unanswered import Unanswered
@@ -23,7 +23,9 @@ FrameKey = tuple[int, str | None, int | None]
 class _Session:
     number: int
     registered: bool
-    ready: bool = False
+    ready: Event | None = None
+    ended_ns: int | None = None
+    owed: dict[int, Event] = field(default_factory=dict)
     closed: int | None = None
     last: int = -1
     sent: set[int] = field(default_factory=set)
@@ -44,8 +46,8 @@ class TransmissionState(ProducerState):
     """Everything one producer incarnation sent first, in order, and what of it is pending."""
 
     __slots__ = (
-        "answers", "book", "first", "handles", "highest", "muddled", "number", "ordinals", "owners", "pending",
-        "sessions", "skipped", "transmitted",
+        "answers", "book", "first", "gaps", "handles", "highest", "muddled", "number", "opaque", "opened", "ordinals",
+        "owners", "pending", "seen", "sessions", "skipped", "transmitted",
     )  # fmt: skip
 
     def __init__(self, key: Key) -> None:
@@ -55,7 +57,11 @@ class TransmissionState(ProducerState):
         self.muddled = False
         self.sessions: dict[tuple[str | None, int | None], _Session] = {}
         self.number = 0
+        self.opened: list[_Session] = []
         self.skipped: list[tuple[Event, Event]] = []
+        self.seen: dict[str, Event] = {}
+        self.opaque = False
+        self.gaps: list[tuple[int, int]] = []
         self.forget()
 
     def forget(self) -> None:
@@ -84,7 +90,10 @@ class Transmission(Invariant[TransmissionState]):
         return producer_key(event) if wanted else None
 
     def broadcast(self, event: Event) -> bool:
-        return event.layer == "api" and event.kind == "close" and event.producer is None and event.consumer is None
+        whole_client = event.kind == "close" and event.producer is None and event.consumer is None
+        return (event.layer == "api" and whole_client) or (
+            event.layer == "tap.client" and event.kind == "CONNECTION_CLOSED"
+        )
 
     def start(self, key: Key) -> TransmissionState:
         return TransmissionState(key)
@@ -92,17 +101,27 @@ class Transmission(Invariant[TransmissionState]):
     def step(self, state: TransmissionState, event: Event) -> Iterable[Anomaly]:
         if event.layer == "api":
             self._api(state, event)
+        elif event.kind == "CONNECTION_CLOSED":
+            for (connection, _), ended in state.sessions.items():
+                if connection == event.connection and ended.ended_ns is None:
+                    ended.ended_ns = event.time_ns
         elif event.kind == "PRODUCER":
+            replaced = state.sessions.get(_link(event))
+            if replaced is not None:
+                replaced.ended_ns = event.time_ns
             state.number += 1
             state.sessions[_link(event)] = _Session(state.number, registered=True)
         elif event.kind == "PRODUCER_SUCCESS":
             session = state.sessions.get(_link(event))
             if session is not None and event.extra.get("ready") is not False:
-                session.ready = True
+                session.ready = event
+                session.owed = dict(state.pending)
+                state.opened.append(session)
         elif event.kind == "CLOSE_PRODUCER":
             session = state.sessions.get(_link(event))
             if session is not None and event.extra.get("direction") == "to_broker":
                 session.closed = event.index
+                session.ended_ns = event.time_ns
                 state.judged["PCLOSE-04"] += 1
         elif event.kind == "SEND":
             return list(self._send(state, event))
@@ -132,6 +151,11 @@ class Transmission(Invariant[TransmissionState]):
     def _send(self, state: TransmissionState, event: Event) -> Iterator[Anomaly]:
         session = state.sessions.setdefault(_link(event), _Session(state.number, registered=False))
         yield from self._allowed(state, session, event)
+        for member in members(event):
+            if member.digest is None:
+                state.opaque = True
+            else:
+                state.seen.setdefault(member.digest, event)
         wire = announced(event)
         if wire is None or state.muddled:
             return
@@ -155,7 +179,7 @@ class Transmission(Invariant[TransmissionState]):
             yield state.anomaly(
                 "PCLOSE-04", "sent-after-close", "a SEND followed CLOSE_PRODUCER", session.closed, event.index
             )
-        elif session.registered and not session.ready:
+        elif session.registered and session.ready is None:
             yield state.anomaly(
                 "PROD-07", "sent-before-registration", "a SEND left before PRODUCER_SUCCESS arrived", event.index
             )
@@ -209,6 +233,8 @@ class Transmission(Invariant[TransmissionState]):
                 )
             elif state.highest >= 0:
                 state.judged["SEQ-01"] += 1
+                if lowest > state.highest + 1:
+                    state.gaps.append((lowest - state.highest - 1, event.index))
             if session.number > 1:
                 state.judged["PROD-05"] += 1
         elif len(ids) > 1 and lowest <= state.highest:
@@ -275,14 +301,67 @@ class Transmission(Invariant[TransmissionState]):
         state.pending.setdefault(ordinal, event)
         session.sent.add(ordinal)
         session.last = max(session.last, ordinal)
+        session.owed.pop(ordinal, None)
 
     def finish(self, state: TransmissionState) -> Iterator[Anomaly]:
+        if state.muddled:
+            return
+        reported: set[int] = set()
         for frame, successor in state.skipped:
             sends = [state.book.only(member.digest) for member in members(frame)]
             # Failed and timed-out messages leave the queue by right; their completion may be recorded a little later.
             if any(send is not None and send.outcome in ("OK", "DUP") for send in sends):
+                reported.add(frame.index)
                 yield state.anomaly(
                     "SEND-02", "pending-message-skipped",
                     f"id {frame.sequence_id} was pending when id {successor.sequence_id} was sent on a new connection",
                     frame.index, successor.index,
+                )  # fmt: skip
+        yield from self._owed(state, reported)
+        yield from self._never_sent(state)
+
+    def _owed(self, state: TransmissionState, reported: set[int]) -> Iterator[Anomaly]:
+        """What was pending when a registration succeeded and stayed so, yet was not sent again on it."""
+        for session in state.opened:
+            if session.ready is None:
+                continue
+            until = session.ended_ns
+            for frame in session.owed.values():
+                for send in (state.book.only(member.digest) for member in members(frame)):
+                    if send is None or send.completed < 0 or frame.index in reported:
+                        continue
+                    end_ns = send.completed_ns if until is None else min(until, send.completed_ns)
+                    if end_ns - session.ready.time_ns >= SETTLE_NS:
+                        reported.add(frame.index)
+                        yield state.anomaly(
+                            "SEND-02", "pending-message-forgotten",
+                            f"id {frame.sequence_id} stayed pending, but was not sent again after the registration",
+                            frame.index, session.ready.index, send.completed, severity="liveness",
+                        )  # fmt: skip
+
+    def _never_sent(self, state: TransmissionState) -> Iterator[Anomaly]:
+        """Messages that later ones of the same handle overtook inside the client, and ids nobody used."""
+        if state.opaque or not state.seen:
+            return
+        missing = [send for send in state.book.sends.values() if send.digest not in state.seen]
+        if sum(size for size, _ in state.gaps) > len(missing):
+            yield state.anomaly(
+                "SEQ-01", "ids-skipped", "more ids were left out than messages stayed unsent",
+                *(index for _, index in state.gaps[:4]), severity="conformance",
+            )  # fmt: skip
+        overtaking: dict[str | None, Event] = {}
+        for send in reversed(list(state.book.sends.values())):
+            later = overtaking.get(send.actor)
+            frame = state.seen.get(send.digest) if send.digest is not None else None
+            if frame is not None:
+                if later is None or frame.index < later.index:
+                    overtaking[send.actor] = frame
+            elif (
+                later is not None
+                and send.outcome in ("OK", "DUP", "UNKNOWN")
+                and send.completed_ns - later.time_ns >= SETTLE_NS
+            ):
+                yield state.anomaly(
+                    "SEND-02", "never-sent", "a message was never sent although a later one was, long before it ended",
+                    send.invoked, later.index, send.completed, severity="liveness",
                 )  # fmt: skip
