@@ -5,8 +5,10 @@ Deterministic by construction: the same plan gives the same history, to the byte
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from harness.clients.client import CAPABILITIES, MALFORMED
@@ -32,7 +34,7 @@ from harness.worlds.world import Outcome
 
 DRAIN_LIMIT_MS = 20_000
 SETTLE_MS = 300
-MAX_TURNS = 200_000
+MAX_TURNS = 50_000
 EPOCH_NS = 1_700_000_000 * 1_000_000_000
 """Virtual time starts here, so that publish times look like publish times."""
 
@@ -81,12 +83,22 @@ class SimulatedSession:
         self._requests = 0
         self._waiting: dict[int, _Running] = {}
         self._running: list[_Running] = []
+        # Kept for the outcome: a mutant may break the pair or drive it in circles; what happened before still tells.
+        self._stuck = ""
         options = plan.topic_options if plan else {}
         self._set_dedup(bool(options.get("dedup", False)))
 
     # --- the session's calls -------------------------------------------------------------------------------------
 
     def perform(self, step: Operation | Fault) -> None:
+        if self._stuck:
+            return
+        try:
+            self._perform(step)
+        except Exception as broken:
+            self._stuck = _what_broke(broken)
+
+    def _perform(self, step: Operation | Fault) -> None:
         if isinstance(step, Fault):
             self._fault(step)
             return
@@ -99,6 +111,18 @@ class SimulatedSession:
             self._pump_for(MILLISECOND // 10)
 
     def finish(self) -> Outcome:
+        if not self._stuck:
+            try:
+                self._wind_down()
+            except Exception as broken:
+                self._stuck = _what_broke(broken)
+        try:
+            judgement, error = self._judge.finish(), self._stuck or None
+        except InvariantFailed as failure:
+            judgement, error = Judgement(), str(failure)
+        return Outcome(judgement=judgement, events=self._recorder.count, history=self.history, error=error)
+
+    def _wind_down(self) -> None:
         for link in self._network.links.values():
             link.reset()
         self._recorder.record(layer="fault", kind="healed")
@@ -117,11 +141,6 @@ class SimulatedSession:
             for entry in self._broker.entries(topic):
                 self._recorder.record(layer="log", kind="ENTRY", **columns_of_entry(topic, entry))
             self._recorder.record(layer="log", kind="LOG_END", topic=topic, extra={"complete": True})
-        try:
-            judgement, error = self._judge.finish(), None
-        except InvariantFailed as failure:
-            judgement, error = Judgement(), str(failure)
-        return Outcome(judgement=judgement, events=self._recorder.count, history=self.history, error=error)
 
     # --- faults --------------------------------------------------------------------------------------------------
 
@@ -274,6 +293,12 @@ class SimulatedSession:
             answer = Answer(None, error["kind"], error["message"])
         # Resumed from the timeline: a script may ask again at once, and the machine is still inside its own call.
         self._timeline.at(self._timeline.now, lambda: self._resume(running, answer))
+
+
+def _what_broke(error: Exception) -> str:
+    """The error and where it came from, in one line: machines are ours, so this is read by who mends them."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"the simulation broke: {type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
 
 
 class SimulatedWorld:

@@ -22,7 +22,10 @@ UNBROKEN_EXAMPLES = 25
 
 
 class MutantRow(msgspec.Struct, frozen=True, kw_only=True):
-    """How one mutant fared. ``examples`` and ``seconds`` count until detection, or in all when it survived."""
+    """How one mutant fared. ``examples`` and ``seconds`` count until detection, or in all when it survived.
+
+    ``error``: the machines broke or went in circles in some plan, and no invariant objected in any.
+    """
 
     name: str
     family: str
@@ -36,13 +39,12 @@ class MutantRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Caught(Exception):
-    """Ends a hunt: the clauses that caught the mutant, or the harness error that ended it, and the plan."""
+    """Ends a hunt: the clauses that caught the mutant, and the plan."""
 
-    def __init__(self, clauses: tuple[str, ...], plan: Plan, error: str | None) -> None:
+    def __init__(self, clauses: tuple[str, ...], plan: Plan) -> None:
         super().__init__(clauses)
         self.clauses = clauses
         self.plan = plan
-        self.error = error
 
 
 def hunt(mutant: Mutant) -> MutantRow:
@@ -77,14 +79,17 @@ def _rows(family: str | None, only: tuple[str, ...]) -> Iterator[MutantRow]:
 
 def _hunt(name: str, family: str, breaks: str, world: SimulatedWorld, families: list[str], examples: int) -> MutantRow:
     tried = 0
+    broke: tuple[Plan, str] | None = None
     began = time.perf_counter()
 
     def conclude(plan: Plan, outcome: Outcome) -> None:
-        nonlocal tried
+        nonlocal tried, broke
         tried += 1
         clauses = tuple(sorted({anomaly.clause for anomaly in outcome.judgement.anomalies}))
-        if clauses or outcome.error:
-            raise _Caught(clauses, plan, outcome.error)
+        if clauses:
+            raise _Caught(clauses, plan)
+        if outcome.error and broke is None:
+            broke = (plan, outcome.error)
 
     caught: _Caught | None = None
     try:
@@ -102,6 +107,6 @@ def _hunt(name: str, family: str, breaks: str, world: SimulatedWorld, families: 
         caught_by=caught.clauses if caught else (),
         examples=tried,
         seconds=time.perf_counter() - began,
-        plan=msgspec.to_builtins(caught.plan) if caught else None,
-        error=caught.error if caught else None,
+        plan=msgspec.to_builtins(caught.plan if caught else broke[0]) if caught or broke else None,
+        error=broke[1] if broke and not caught else None,
     )
