@@ -832,3 +832,39 @@ def test_a_dead_letter_topic_that_refuses_everything_is_retried_at_the_pace_of_n
     pair.run(1100)
     assert 8 <= len(pair.sent("MESSAGE", "to_client")) <= 11
     assert backlog(pair) == 1
+
+
+def test_duplicate_verdict_on_the_last_piece_may_overtake_the_others():
+    slow = BrokerConfig(
+        service_url="pulsar://broker:6650", max_message_size=1000, dedup_enabled=True, storage_latency=2 * MS
+    )
+    pair = Pair(broker=slow)
+    pair.producer(chunking=True)
+    pair.tamper = lambda way, frame: None if command_name(frame.command) == "SEND_RECEIPT" else frame
+    begun = [pair.begin_send(b"x" * 2500), pair.begin_send(b"after")]
+    pair.run(20)
+    pair.tamper = lambda way, frame: frame
+    pair.cut()
+    assert [pair.end(number).get("duplicate") for number in begun] == [True, True]
+    assert len(pair.sent("PRODUCER")) == 3
+    assert "first_chunk" in pair.send(b"y" * 2500)["message_id"]
+
+
+def test_the_size_limit_is_known_before_the_first_send_also_while_disconnected():
+    pair = Pair(broker=SMALL)
+    pair.producer()
+    pair.refusing = True
+    pair.cut()
+    with pytest.raises(PairError, match="too_big"):
+        pair.send(b"x" * 1001)
+
+
+def test_duplicate_verdict_on_an_old_id_behind_a_fresh_message_is_not_forgotten():
+    slow = BrokerConfig(service_url="pulsar://broker:6650", dedup_enabled=True, storage_latency=50 * MS)
+    pair = Pair(broker=slow)
+    pair.producer(send_timeout_ms=1000)
+    pair.send(b"5", sequence_id=5)
+    fresh, old = pair.begin_send(b"10", sequence_id=10), pair.begin_send(b"5", sequence_id=5)
+    assert pair.end(fresh).get("duplicate") is None
+    assert pair.end(old) == {"message_id": {}, "duplicate": True}
+    assert len(pair.sent("CONNECT")) == 1

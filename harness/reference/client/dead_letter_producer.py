@@ -15,7 +15,10 @@ from harness.reference.client.runtime import Runtime
 
 
 class DeadLetterProducer:
-    """Publishes copies one by one, in pieces when they came in pieces. A copy that fails is reported; the next one tries again from scratch."""
+    """Publishes copies one by one, in pieces when they are large.
+
+    A copy that fails is reported; the next one tries again from scratch.
+    """
 
     def __init__(
         self, runtime: Runtime, pool: ConnectionPool, lookup: Lookup, counters: Counters, topic: str, name: str

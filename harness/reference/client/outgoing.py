@@ -50,3 +50,4 @@ class PendingSend:
     last_piece: bool = True
     written: bool = False
     checksum_refusals: int = 0
+    is_duplicate: bool = False

@@ -52,6 +52,28 @@ class PendingQueue:
             return "complete"
         return "future"
 
+    def note_duplicate(self, sequence_id: int) -> Literal["head", "new", "known", "none"]:
+        """What a receipt without a position answers.
+
+        A broker tells a duplicate at once, while what was sent before is still being stored, so this receipt may
+        overtake others (RECEIPT-03). Pieces share their sequence id and only the last one is judged (DEDUP-08). What is
+        a duplicate once stays one, so a verdict for an entry behind the head is kept, over reconnects too: ``new`` when
+        it was not known yet. ``head``: it completes the head; ``none``: nothing here has that id.
+        """
+        head = self.head
+        if head is not None and head.last_piece and head.sequence_id == sequence_id:
+            return "head"
+        named = [pending for pending in self._queue if pending.last_piece and pending.sequence_id == sequence_id]
+        for pending in named:
+            if not pending.is_duplicate:
+                pending.is_duplicate = True
+                return "new"
+        return "known" if named else "none"
+
+    def head_is_answered(self) -> bool:
+        """Whether the head is known to be a duplicate already."""
+        return self.head is not None and self.head.is_duplicate
+
     def named_by_error(self, sequence_id: int) -> PendingSend | None:
         """The oldest one a SEND_ERROR may mean: brokers name a batch by its highest id (clause RECEIPT-01)."""
         for pending in self._queue:

@@ -20,7 +20,7 @@ from harness.reference.client.send_frame import batch_envelope, message_metadata
 from harness.reference.client.timers import Timer
 from harness.wire import codec
 from harness.wire.frame import Frame
-from harness.wire.message_id import stored_position
+from harness.wire.message_id import Position, stored_position
 from harness.wire.pulsar_pb2 import (
     NONE,
     BaseCommand,
@@ -221,9 +221,10 @@ class Producer:
         first = not self._link.created
         self._link.registered()
         self._connection = connection
+        self._limit = connection.max_message_size
         self._ids.registered(last_sequence_id)
         if self._batch is not None:
-            self._batch.set_message_limit(connection.max_message_size)
+            self._batch.set_message_limit(self._limit)
         self._resend()
         if first:
             initial = self.options.initial_sequence_id
@@ -303,7 +304,7 @@ class Producer:
 
     def _accept_into_batch(self, message: Outgoing) -> None:
         assert self._batch is not None
-        if len(message.payload) > self._max_message_size():
+        if len(message.payload) > self._limit:
             self._refuse(message)
             return
         message.sequence_id = self._ids.assign(message.explicit_sequence_id)
@@ -318,27 +319,22 @@ class Producer:
 
     def _accept_alone(self, message: Outgoing) -> None:
         payload = codec.compress(self.options.compression, message.payload)
-        limit = self._max_message_size()
         metadata = message_metadata(message, self.options.name, self.options.compression)
-        too_wide = metadata.ByteSize() + min(len(payload), limit) > limit + FRAME_PADDING
-        if too_wide or (len(payload) > limit and not self.options.chunking):
+        too_wide = metadata.ByteSize() + min(len(payload), self._limit) > self._limit + FRAME_PADDING
+        if too_wide or (len(payload) > self._limit and not self.options.chunking):
             self._refuse(message)
             return
         self._close_batch()  # what was accepted before leaves before (PUB-08)
         message.sequence_id = self._ids.assign(message.explicit_sequence_id)
         metadata.sequence_id = message.sequence_id
-        pieces = self._splitter.pieces(metadata, payload, limit) if self.options.chunking else [(metadata, payload)]
+        pieces = [(metadata, payload)]
+        if self.options.chunking:
+            pieces = self._splitter.pieces(metadata, payload, self._limit)
         for number, (piece, part) in enumerate(pieces):
             self._enqueue([message], piece, part, last_piece=number == len(pieces) - 1)
 
-    def _max_message_size(self) -> int:
-        connection = self._connection
-        if connection is not None:
-            self._limit = connection.max_message_size
-        return self._limit
-
     def _refuse(self, message: Outgoing) -> None:
-        text = f"{len(message.payload)} bytes do not fit into {self._max_message_size()}"
+        text = f"{len(message.payload)} bytes do not fit into {self._limit}"
         self._release_permit()
         self._resolve(message, lambda: message.on_failed(Failure("too_big", text)))
 
@@ -383,18 +379,37 @@ class Producer:
     # -- answers
 
     def _receipt(self, receipt: CommandSendReceipt) -> None:
+        position = stored_position(receipt.message_id) if receipt.HasField("message_id") else None
+        if position is None and not self._is_for_the_head(receipt):
+            return
         verdict = self._pending.receipt(receipt.sequence_id, receipt.highest_sequence_id)
         if verdict == "complete":
-            self._complete(self._pending.pop_head(), receipt)
-        elif verdict == "future" and self._connection is not None:
-            # RCPT-02: the two sides disagree about what was sent; start over on a new connection.
-            head = self._pending.head
-            expected = None if head is None else head.sequence_id
-            text = f"receipt for {receipt.sequence_id} while {expected} is awaited"
-            self._connection.close(Failure("disconnected", text))
+            self._complete(self._pending.pop_head(), position)
+            while self._pending.head_is_answered():
+                self._complete(self._pending.pop_head(), None)
+        elif verdict == "future":
+            self._out_of_step(receipt.sequence_id)
 
-    def _complete(self, pending: PendingSend, receipt: CommandSendReceipt) -> None:
-        position = stored_position(receipt.message_id) if receipt.HasField("message_id") else None
+    def _is_for_the_head(self, receipt: CommandSendReceipt) -> bool:
+        """Whether a receipt without a position is to be matched with the head like any other.
+
+        One that overtook the others completes nothing now. It names an id from the future, so the first time it makes
+        us start over like any such receipt (RCPT-02); then it is known and ignored, else we would start over for ever.
+        """
+        found = self._pending.note_duplicate(receipt.sequence_id)
+        head = self._pending.head
+        if found == "new" and head is not None and receipt.sequence_id > head.sequence_id:
+            self._out_of_step(receipt.sequence_id)
+        return found in ("head", "none")
+
+    def _out_of_step(self, sequence_id: int) -> None:
+        """RCPT-02: the two sides disagree about what was sent; start over on a new connection."""
+        head = self._pending.head
+        expected = None if head is None else head.sequence_id
+        if self._connection is not None:
+            self._connection.close(Failure("disconnected", f"receipt for {sequence_id} while {expected} is awaited"))
+
+    def _complete(self, pending: PendingSend, position: Position | None) -> None:
         self.last_sequence_id = max(self.last_sequence_id, pending.highest_sequence_id)
         if pending.is_chunk and pending.messages[0].first_chunk is None:
             pending.messages[0].first_chunk = position
