@@ -6,18 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from harness.reference.client.ack_sender import AckSender
 from harness.reference.client.ack_set import from_words, to_words
-from harness.reference.client.ack_tracker import AckGroup, AckId
 from harness.reference.client.chunk_assembler import Assembled
-from harness.reference.client.config import MILLISECOND, SECOND
+from harness.reference.client.config import SECOND
 from harness.reference.client.connection import Connection
+from harness.reference.client.consumer_options import ConsumerOptions, SubscriptionType
 from harness.reference.client.counters import Counters
 from harness.reference.client.dead_letter_producer import DeadLetterProducer
 from harness.reference.client.dead_letters import DeadLetters
 from harness.reference.client.delivery import Delivery
-from harness.reference.client.failure import CLOSED, INTERRUPTED, TIMED_OUT, Failure, from_broker
+from harness.reference.client.failure import CLOSED, INTERRUPTED, TIMED_OUT, Failure
 from harness.reference.client.link import Link
 from harness.reference.client.lookup import Lookup
+from harness.reference.client.message_reader import member_delivery, permits_taken, plain_delivery
 from harness.reference.client.pool import ConnectionPool
 from harness.reference.client.runtime import Runtime
 from harness.reference.client.timers import Timer
@@ -42,7 +44,6 @@ from harness.wire.pulsar_pb2 import (
 )
 
 State = Literal["creating", "open", "failed", "unsubscribing", "closing", "closed"]
-SubscriptionType = Literal["exclusive", "failover", "shared", "key_shared"]
 OnDone = Callable[[], None]
 OnFailed = Callable[[Failure], None]
 
@@ -52,37 +53,6 @@ _SUB_TYPES: dict[SubscriptionType, CommandSubscribe.SubType] = {
     "shared": CommandSubscribe.Shared,
     "key_shared": CommandSubscribe.Key_Shared,
 }
-#: A batch member needs a size, and a header with at least its payload size.
-_SMALLEST_MEMBER = 6
-#: Peers below take one id in an ACK (clause ACK-06).
-_MANY_IDS_SINCE = 12
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerOptions:
-    """Times in nanoseconds; ``ack_timeout`` 0 is off, ``ack_group`` 0 sends at once, ``expire_chunks`` 0 is never."""
-
-    topic: str
-    subscription: str
-    name: str
-    type: SubscriptionType
-    earliest: bool = False
-    queue: int = 1000
-    nack_delay: int = 60 * SECOND
-    ack_timeout: int = 0
-    max_redeliver: int | None = None
-    dead_letter_topic: str | None = None
-    max_pending_chunked: int = 10
-    auto_ack_oldest_chunked: bool = False
-    expire_chunks: int = 60 * SECOND
-    ack_group: int = 100 * MILLISECOND
-    batch_index_ack: bool = False
-    ack_receipt: bool = False
-
-    @property
-    def shared(self) -> bool:
-        """Whether several consumers get messages of one topic, so that single ones are asked for again."""
-        return self.type in ("shared", "key_shared")
 
 
 class Consumer:
@@ -111,6 +81,7 @@ class Consumer:
         self._splitter = parts.batch_splitter()
         self._assembler = parts.chunk_assembler(options.max_pending_chunked, options.expire_chunks)
         self._acks = parts.ack_tracker(options.batch_index_ack)
+        self._ack_sender = AckSender(runtime, counters, self.id, self._acks, options.ack_group, options.ack_receipt)
         self._nacks = parts.negative_acks(options.nack_delay)
         self._timeouts = parts.ack_timeouts(options.ack_timeout, SECOND, runtime.now)
         self._dead: DeadLetters | None = None
@@ -126,10 +97,8 @@ class Consumer:
         self._rewinds = 0
         self._handed: list[Delivery] = []
         self._waiting_receives: list[Callable[[Failure], None]] = []
-        self._receipts_wanted: list[tuple[OnDone, OnFailed]] = []
         self._closes: list[tuple[OnDone, OnFailed]] = []
         self._seek: _Seek | None = None
-        self._ack_timer: Timer | None = None
         self._clock: Timer | None = None
         self._link.start()
 
@@ -203,7 +172,7 @@ class Consumer:
         complete = self._acks.individual(delivery)
         if complete:
             self._settled(delivery)
-        self._after_ack(complete, on_done, on_failed)
+        self._ack_sender.recorded(complete, on_done, on_failed)
 
     def acknowledge_cumulative(self, delivery: Delivery, on_done: Callable[[bool], None], on_failed: OnFailed) -> None:
         """This message and all before it; refused on shared types (ACK-14, ACK-CUM-01)."""
@@ -220,7 +189,7 @@ class Consumer:
         self._timeouts.remove_up_to(last)
         if self._dead is not None:
             self._dead.acknowledged_up_to(last)
-        self._after_ack(moved, on_done, on_failed)
+        self._ack_sender.recorded(moved, on_done, on_failed)
 
     def negative_acknowledge(self, delivery: Delivery, on_done: OnDone, on_failed: OnFailed) -> None:
         """Again, later (REDEL-01). An entry whose acknowledgement is complete is past that (NACK-02)."""
@@ -250,56 +219,6 @@ class Consumer:
         if self._dead is not None:
             self._dead.acknowledged(delivery.position)
 
-    def _after_ack(self, to_send: bool, on_done: Callable[[bool], None], on_failed: OnFailed) -> None:
-        if self.options.ack_receipt and to_send:
-            self._receipts_wanted.append((lambda: on_done(True), on_failed))
-        else:
-            on_done(False)
-        if to_send:
-            self._plan_ack_flush()
-
-    def _plan_ack_flush(self) -> None:
-        """Grouped by time and by number (ACK-IND-01); kept while there is no subscription (ACK-09, ACK-27)."""
-        if self.options.ack_group == 0 or len(self._acks) >= self._runtime.config.ack_group_size:
-            self._flush_acks()
-        elif self._ack_timer is None or not self._ack_timer.pending:
-            self._ack_timer = self._runtime.after(self.options.ack_group, self._flush_acks)
-
-    def _flush_acks(self) -> None:
-        connection = self._connection
-        if connection is None:
-            return
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
-        groups = self._acks.take(self._epoch)
-        wanted, self._receipts_wanted = self._receipts_wanted, []
-        frames = [command for group in groups for command in self._ack_commands(group, connection)]
-        outcome = _Receipts(len(frames), wanted)
-        if not frames:
-            outcome.settle_all()
-        for command in frames:
-            self._send_ack(connection, command, outcome if wanted else None)
-
-    def _ack_commands(self, group: AckGroup, connection: Connection) -> list[CommandAck]:
-        kind = CommandAck.Cumulative if group.kind == "cumulative" else CommandAck.Individual
-        ids = [_ack_id_data(ack_id) for ack_id in group.ids]
-        sets = [ids] if connection.peer_protocol_version >= _MANY_IDS_SINCE else [[one] for one in ids]
-        return [CommandAck(consumer_id=self.id, ack_type=kind, message_id=some) for some in sets]
-
-    def _send_ack(self, connection: Connection, ack: CommandAck, outcome: _Receipts | None) -> None:
-        command = BaseCommand(type=BaseCommand.ACK, ack=ack)
-        if outcome is None:
-            connection.send(command)
-            return
-        request_id = self._counters.request_id()
-        command.ack.request_id = request_id
-
-        def answered(answer: BaseCommand) -> None:
-            response = answer.ackResponse
-            outcome.settle(from_broker(response.error, response.message) if response.HasField("error") else None)
-
-        connection.request(request_id, command, answered, outcome.settle)
-
     # ------------------------------------------------------------------ redelivery
 
     def _wind_clock(self) -> None:
@@ -317,7 +236,7 @@ class Consumer:
         for position in expired:
             self._acks.whole_entry(position)
         if expired:
-            self._plan_ack_flush()
+            self._ack_sender.plan()
         due = {delivery.position: delivery for delivery in [*self._nacks.take_due(now), *self._timeouts.take_due(now)]}
         if due:
             self._redeliver(list(due.values()))
@@ -340,7 +259,7 @@ class Consumer:
         connection = self._connection
         if connection is None or not entries:
             return  # UNACK-08: an empty list would mean all
-        self._flush_acks()
+        self._ack_sender.flush()
         if not self.options.shared:
             self._rewind(connection)
             return
@@ -402,7 +321,7 @@ class Consumer:
         if outcome == "stored":
             for position in delivery.entries:
                 self._acks.whole_entry(position)
-            self._plan_ack_flush()
+            self._ack_sender.plan()
         elif outcome == "failed":
             # Later, not at once: a topic that refuses every copy would make the two of us spin.
             self._nacks.add(delivery, self._runtime.now)
@@ -451,7 +370,7 @@ class Consumer:
 
     def unregistered(self, failure: Failure) -> None:
         """Keep acknowledgements; what was pushed is dropped when the link subscribes again."""
-        self._connection = None
+        self._disconnect()
 
     def creation_failed(self, failure: Failure) -> None:
         """CONS-06: one error, then silence."""
@@ -465,7 +384,7 @@ class Consumer:
         self._link.registered()
         self._connection = connection
         # ACK-27: acknowledgements only now, and before the first permit lets the broker send them again.
-        self._flush_acks()
+        self._ack_sender.subscribed(connection, self._epoch)
         self._grant(self._permits.subscribed())
         if first:
             self.state = "open"
@@ -492,8 +411,12 @@ class Consumer:
 
     def connection_lost(self, failure: Failure) -> None:
         """Wait for the link."""
-        self._connection = None
+        self._disconnect()
         self._link.lost(failure)
+
+    def _disconnect(self) -> None:
+        self._connection = None
+        self._ack_sender.unsubscribed()
 
     def _reattach(self, failure: Failure) -> None:
         """CONS-16: this consumer only; the connection stays."""
@@ -501,7 +424,7 @@ class Consumer:
             return
         if self._link.connection is not None:
             self._link.connection.detach(self)
-        self._connection = None
+        self._disconnect()
         self._link.lost(failure)
 
     # ------------------------------------------------------------------ pushed entries
@@ -509,7 +432,7 @@ class Consumer:
     def _message(self, frame: Frame, connection: Connection) -> None:
         message = frame.command.message
         position = Position.read(message.message_id)
-        charged = self._charged(frame)
+        charged = permits_taken(frame)
         metadata = frame.metadata
         if message.HasField("consumer_epoch") and message.consumer_epoch < self._rewinds and not self.options.shared:
             self._credit(charged)  # EPOCH-01: on its way when we asked for everything again
@@ -527,34 +450,15 @@ class Consumer:
             self._entry(frame, metadata, position, charged)
         self._wind_clock()
 
-    def _charged(self, frame: Frame) -> int:
-        """How many permits the broker took for this entry (PERMIT-09).
-
-        A damaged entry may claim any number of members; more than its bytes can hold is not believed.
-        """
-        metadata = frame.metadata
-        if metadata is None or not is_batch(metadata):
-            return 1
-        size = max(len(frame.payload), metadata.uncompressed_size)
-        count = max(1, min(metadata.num_messages_in_batch, size // _SMALLEST_MEMBER))
-        return len(from_words(frame.command.message.ack_set, count))
-
     def _is_duplicate(self, position: Position) -> bool:
         """Whether the whole entry is acknowledged here and the broker does not know it yet (ACK-11)."""
         if self._acks.covered(position) and self._acks.came_again(self._epoch):
-            self._plan_ack_flush()
+            self._ack_sender.plan()
         return self._acks.hides(position) or (self._dead is not None and self._dead.in_transfer(position))
 
     def _discard(self, entries: list[Position], error: CommandAck.ValidationError, charged: int) -> None:
         """CORR-01 to CORR-05: not delivered, acknowledged with the reason, permits back."""
-        if self._connection is not None:
-            ack = CommandAck(
-                consumer_id=self.id,
-                ack_type=CommandAck.Individual,
-                message_id=[position.write() for position in entries],
-                validation_error=error,
-            )
-            self._connection.send(BaseCommand(type=BaseCommand.ACK, ack=ack))
+        self._ack_sender.discard(entries, error)
         self._credit(charged)
 
     def _piece(self, frame: Frame, metadata: MessageMetadata, label: ChunkLabel, position: Position) -> None:
@@ -572,7 +476,7 @@ class Consumer:
         if self.options.auto_ack_oldest_chunked:
             for position in entries:
                 self._acks.whole_entry(position)
-            self._plan_ack_flush()
+            self._ack_sender.plan()
         else:
             self._timeouts.add(Delivery(entries[-1], entries, b"", self._epoch), self._runtime.now)
 
@@ -582,10 +486,10 @@ class Consumer:
         except WireError:
             self._discard(list(whole.entries), CommandAck.DecompressionError, 1)
             return
-        delivery = self._plain(metadata, payload, position, frame.command.message.redelivery_count)
+        delivery = plain_delivery(metadata, payload, position, self._epoch, frame.command.message.redelivery_count)
         self._deliver(
             position,
-            [_chunked(delivery, whole)],
+            [replace(delivery, entries=whole.entries, first_chunk=whole.first)],
             frame.command.message.redelivery_count,
         )
 
@@ -597,9 +501,8 @@ class Consumer:
             self._discard([position], CommandAck.DecompressionError, charged)
             return
         if not is_batch(metadata):
-            self._deliver(
-                position, [self._plain(metadata, payload, position, message.redelivery_count)], message.redelivery_count
-            )
+            delivery = plain_delivery(metadata, payload, position, self._epoch, message.redelivery_count)
+            self._deliver(position, [delivery], message.redelivery_count)
             return
         size = metadata.num_messages_in_batch
         try:
@@ -609,43 +512,12 @@ class Consumer:
             return
         self._acks.opened(position, size, from_words(message.ack_set, size))
         deliveries = [
-            Delivery(
-                position=position,
-                entries=(position,),
-                payload=member.payload,
-                epoch=self._epoch,
-                batch_index=index,
-                batch_size=size,
-                key=member.metadata.partition_key if member.metadata.HasField("partition_key") else None,
-                properties={pair.key: pair.value for pair in member.metadata.properties},
-                producer=metadata.producer_name,
-                sequence_id=(
-                    member.metadata.sequence_id
-                    if member.metadata.HasField("sequence_id")
-                    else metadata.sequence_id + index
-                ),
-                publish_time=metadata.publish_time,
-                redelivery_count=message.redelivery_count,
-            )
+            member_delivery(metadata, index, member, position, self._epoch, message.redelivery_count)
             for index, member in members
             if not self._acks.hides(position, index)
         ]
         self._credit(charged - len(deliveries))
         self._deliver(position, deliveries, message.redelivery_count)
-
-    def _plain(self, metadata: MessageMetadata, payload: bytes, position: Position, redelivery_count: int) -> Delivery:
-        return Delivery(
-            position=position,
-            entries=(position,),
-            payload=payload,
-            epoch=self._epoch,
-            key=metadata.partition_key if metadata.HasField("partition_key") else None,
-            properties={pair.key: pair.value for pair in metadata.properties},
-            producer=metadata.producer_name,
-            sequence_id=metadata.sequence_id,
-            publish_time=metadata.publish_time,
-            redelivery_count=redelivery_count,
-        )
 
     def _deliver(self, position: Position, deliveries: list[Delivery], redelivery_count: int) -> None:
         """To the application, or past it (DLQ-01)."""
@@ -685,7 +557,7 @@ class Consumer:
         if refusal is not None or connection is None:
             on_failed(refusal or CLOSED)
             return
-        self._flush_acks()  # SEEK-05: before the position moves, never after
+        self._ack_sender.flush()  # SEEK-05: before the position moves, never after
         request_id = self._counters.request_id()
         command = CommandSeek(consumer_id=self.id, request_id=request_id)
         if isinstance(target, int):
@@ -734,7 +606,7 @@ class Consumer:
         if refusal is not None or connection is None:
             on_failed(refusal or CLOSED)
             return
-        self._flush_acks()
+        self._ack_sender.flush()
         self.state = "unsubscribing"
         request_id = self._counters.request_id()
         unsubscribe = CommandUnsubscribe(consumer_id=self.id, request_id=request_id)
@@ -763,7 +635,7 @@ class Consumer:
         self._closes.append((on_done, on_failed))
         if self.state == "closing":
             return
-        self._flush_acks()
+        self._ack_sender.flush()
         was_creating, self.state = self.state == "creating", "closing"
         registered_on = self._link.connection
         self._link.stop()
@@ -805,10 +677,10 @@ class Consumer:
         self._link.stop()
         if self._link.connection is not None:
             self._link.connection.detach(self)
-        self._connection = None
-        for timer in (self._ack_timer, self._clock):
-            if timer is not None:
-                timer.cancel()
+        self._disconnect()
+        self._ack_sender.stop()
+        if self._clock is not None:
+            self._clock.cancel()
         self._queue.clear()
         self._fail_waiting()
 
@@ -816,9 +688,6 @@ class Consumer:
         receives, self._waiting_receives = self._waiting_receives, []
         for closed in receives:
             closed(CLOSED)
-        wanted, self._receipts_wanted = self._receipts_wanted, []
-        for _, on_failed in wanted:
-            on_failed(CLOSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -828,38 +697,6 @@ class _Seek:
     on_failed: OnFailed
 
 
-class _Receipts:
-    """The acknowledgement calls that went out together; they end together."""
-
-    def __init__(self, frames: int, wanted: list[tuple[OnDone, OnFailed]]) -> None:
-        self._open = frames
-        self._wanted = wanted
-        self._failure: Failure | None = None
-
-    def settle(self, failure: Failure | None) -> None:
-        """One frame was answered, or will not be."""
-        self._open -= 1
-        self._failure = self._failure or failure
-        if self._open == 0:
-            self.settle_all()
-
-    def settle_all(self) -> None:
-        """Tell everybody."""
-        for on_done, on_failed in self._wanted:
-            if self._failure is None:
-                on_done()
-            else:
-                on_failed(self._failure)
-
-
-def _ack_id_data(ack_id: AckId) -> MessageIdData:
-    data = ack_id.position.write()
-    if ack_id.unacked is not None:
-        data.ack_set.extend(to_words(ack_id.unacked, ack_id.size))
-        data.batch_size = ack_id.size
-    return data
-
-
 def _seek_target(target: Delivery | Literal["earliest", "latest"]) -> MessageIdData:
     if isinstance(target, str):
         return (SENTINEL if target == "earliest" else LATEST).write()
@@ -867,7 +704,3 @@ def _seek_target(target: Delivery | Literal["earliest", "latest"]) -> MessageIdD
     if target.batch_index:
         data.ack_set.extend(to_words(range(target.batch_index, target.batch_size), target.batch_size))
     return data
-
-
-def _chunked(delivery: Delivery, whole: Assembled) -> Delivery:
-    return replace(delivery, entries=whole.entries, first_chunk=whole.first)

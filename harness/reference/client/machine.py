@@ -15,7 +15,8 @@ from harness.clients import requests
 from harness.reference.client.address import service_address
 from harness.reference.client.config import MILLISECOND, ClientConfig
 from harness.reference.client.connection import Connection
-from harness.reference.client.consumer import Consumer, ConsumerOptions
+from harness.reference.client.consumer import Consumer
+from harness.reference.client.consumer_options import ConsumerOptions
 from harness.reference.client.delivery import Delivery
 from harness.reference.client.failure import Failure
 from harness.reference.client.outgoing import Outgoing

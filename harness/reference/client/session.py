@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.reference.client.consumer import Consumer, ConsumerOptions
+from harness.reference.client.consumer import Consumer
+from harness.reference.client.consumer_options import ConsumerOptions
 from harness.reference.client.counters import Counters
 from harness.reference.client.failure import CLOSED, DISCONNECTED, Failure
 from harness.reference.client.lookup import Lookup
