@@ -299,6 +299,9 @@ class Consumer:
         self._credit(self._queue.remove_entries({position}))
         self._nacks.remove(position)
         self._timeouts.remove(position)
+        if not candidates:  # every member was acknowledged one by one, so nothing is left to copy
+            self._acks.whole_entry(position)
+            self._ack_sender.plan()
         for delivery in candidates:
             self._publish_copy(delivery)
 
