@@ -76,7 +76,8 @@ class Acknowledged:
         for acked in acked_ids(event):
             if event.ack_type == "cumulative":
                 if acked.remaining:
-                    self._part(acked.position, (acked.remaining & -acked.remaining) - 1, event.index)
+                    # Its set also names members acked one by one before: every zero bit is an acked member.
+                    self._part(acked.position, ~acked.remaining, event.index)
                     before = (acked.position[0], acked.position[1] - 1)
                 else:
                     before = acked.position

@@ -11,7 +11,9 @@ from harness.invariants.acknowledged import Acknowledged, Position, acked_ids, p
 from harness.invariants.calm import Calm, calm_or_storm
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
 from harness.invariants.members import Member, Members
+from harness.invariants.sends import SendBooks
 from harness.invariants.sessions import Session, Sessions
+from harness.invariants.unanswered import CONTESTED, Unanswered
 
 EXPIRY_MS = 60_000
 CONTEXTS = 10
@@ -124,7 +126,8 @@ class ProducerState(FoldState):
         super().__init__(key)
         self.labels: dict[tuple[str, str], Labels] = {}
         self.content: dict[tuple[str, int], tuple[str, int]] = {}
-        self.waiting: dict[tuple[str, int], list[Event]] = {}
+        self.waiting: dict[str | None, Unanswered] = {}
+        self.books = SendBooks()
         self.stored: dict[Position, Event] = {}
         self.at: dict[Position, Event] = {}
         self.receipts: dict[Position, int] = {}
@@ -171,6 +174,7 @@ class ChunkPublishing(Invariant[ProducerState]):
         elif event.kind == "LOG_END":
             state.complete = event.extra.get("complete") is True
         elif event.layer == "api" and event.op is not None:
+            state.books.take(event)
             if event.phase == "invoke":
                 state.sends[event.op] = event
             elif event.phase == "ok" and event.op in state.sends:
@@ -247,18 +251,19 @@ class ChunkPublishing(Invariant[ProducerState]):
 
     @staticmethod
     def _stored(state: ProducerState, event: Event) -> None:
-        address = (event.connection or "", int(event.extra.get("producer_id", -1)))
         if event.kind == "SEND":
-            state.waiting.setdefault(address, []).append(event)
+            state.waiting.setdefault(event.producer, Unanswered()).sent(event)
         elif event.kind in ("SEND_RECEIPT", "SEND_ERROR"):
-            queue = state.waiting.get(address, [])
-            match = next((sent for sent in queue if sent.sequence_id == event.sequence_id), None)
-            if match is None:
-                return
-            queue.remove(match)
+            sent = state.waiting.setdefault(event.producer, Unanswered()).answered(event)
             position = position_of(event)
-            if event.kind == "SEND_RECEIPT" and position is not None and match.chunk_uuid is not None:
-                state.stored.setdefault(position, match)
+            if sent is None or position is None or sent.frame.chunk_uuid is None:
+                return
+            if sent.contested:
+                state.undecided.append(
+                    Undecided(clause="CHUNK-04", key=state.key, reason=CONTESTED, witness=(event.index,))
+                )
+            else:
+                state.stored.setdefault(position, sent.frame)
         elif event.kind == "MESSAGE" and event.chunk_uuid is not None:
             position = position_of(event)
             if position is not None:
@@ -281,7 +286,12 @@ class ChunkPublishing(Invariant[ProducerState]):
                 Undecided(clause="CHUNK-04", key=state.key, reason="no complete read of the topic")
             )
         for done in state.completed:
-            yield from self._completion(state, done)
+            if state.books.contested(done):
+                state.undecided.append(
+                    Undecided(clause="CHUNK-05", key=state.key, reason=CONTESTED, witness=(done.index,))
+                )
+            else:
+                yield from self._completion(state, done)
 
     @staticmethod
     def _completion(state: ProducerState, done: Event) -> Iterable[Anomaly]:

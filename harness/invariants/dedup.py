@@ -17,7 +17,7 @@ from harness.invariants.final_read import ends_or_disturbs
 from harness.invariants.producer_fold import SETTLE_NS, ProducerState, producer_key, volatile
 from harness.invariants.sends import Send, SendBook
 from harness.invariants.sequence import announced, covered, is_batch, is_chunk, is_inner_chunk, members, position
-from harness.invariants.unanswered import Sent, Unanswered
+from harness.invariants.unanswered import CONTESTED, Sent, Unanswered
 
 _FRAMES = ("SEND", "SEND_RECEIPT", "SEND_ERROR")
 
@@ -219,6 +219,9 @@ class StoredOnce(Invariant[StoredState]):
             regressed = send.explicit is not None and send.explicit < highest_before
             if sequence_id is not None:
                 highest_before = max(highest_before, sequence_id)
+            if state.book.contested(send):
+                state.unsure("D1.3" if send.outcome == "OK" else "D1.4", CONTESTED, send.invoked)
+                continue
             if send.outcome == "OK":
                 yield from self._durable(state, send, at)
             elif send.outcome == "DUP":
@@ -310,6 +313,9 @@ class StoredOnce(Invariant[StoredState]):
         for send in state.book.sends.values():
             if state.book.repeated(send):
                 state.unsure("D1.5", "the same payload was sent more than once", send.invoked)
+                continue
+            if state.book.contested(send):
+                state.unsure("D1.5", CONTESTED, send.invoked)
                 continue
             stored = state.holding(send.digest)
             frames = arrived.get(send.digest or "", [])
@@ -431,7 +437,7 @@ class DeduplicationAnswers(Invariant[AnswersState]):
     def _on(self, state: AnswersState, sends: list[Sent]) -> Iterator[Anomaly]:
         judged_sends = [sent for sent in sends if not is_inner_chunk(sent.frame)]
         acknowledged = sorted(
-            (sent.answer.index, ids[1])
+            (sent.answer.index, ids[0] if sent.contested else ids[1])
             for sent in judged_sends
             if sent.stored and sent.answer is not None and (ids := announced(sent.frame)) is not None
         )
@@ -444,6 +450,10 @@ class DeduplicationAnswers(Invariant[AnswersState]):
             while passed < len(acknowledged) and acknowledged[passed][0] < sent.frame.index:
                 persisted = max(persisted, acknowledged[passed][1])
                 passed += 1
+            if sent.contested:
+                state.unsure("DEDUP-08" if is_chunk(sent.frame) else "DEDUP-01", CONTESTED, sent.frame.index)
+                pushed = max(pushed, ids[1])
+                continue
             if is_inner_chunk(sent.frame):
                 if sent.duplicate and sent.answer is not None:
                     yield state.anomaly(
@@ -557,7 +567,7 @@ def _persisted_before(sends: list[Sent], index: int) -> int:
     for sent in sends:
         if sent.stored and sent.answer is not None and sent.answer.index < index:
             ids = announced(sent.frame)
-            highest = max(highest, ids[1] if ids is not None else -1)
+            highest = max(highest, ids[0 if sent.contested else 1] if ids is not None else -1)
     return highest
 
 

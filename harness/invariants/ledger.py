@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from harness.history.event import Event
-from harness.invariants.core import Anomaly, FoldState, Invariant, Key
+from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
 from harness.invariants.producer_fold import volatile
+from harness.invariants.sends import SendBooks
 from harness.invariants.sequence import is_chunk, members, position
-from harness.invariants.unanswered import Unanswered
+from harness.invariants.unanswered import CONTESTED, Unanswered
 
 Content = tuple[str | None, ...]
 
@@ -17,11 +18,12 @@ Content = tuple[str | None, ...]
 class LedgerState(FoldState):
     """Entries of the final read; per id what the first frame said, and what the application said before any frame."""
 
-    __slots__ = ("claims", "complete", "contents", "entries", "payloads", "sends")
+    __slots__ = ("books", "claims", "complete", "contents", "entries", "payloads", "sends")
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)
         self.complete = False
+        self.books = SendBooks()
         self.entries: list[tuple[tuple[int, int], int]] = []
         self.payloads: dict[int, str] = {}
         self.sends: dict[str | None, Unanswered] = {}
@@ -59,7 +61,13 @@ class Ledger(Invariant[LedgerState]):
             state.sends.setdefault(event.producer, Unanswered()).sent(event)
         elif event.kind in ("SEND_RECEIPT", "SEND_ERROR"):
             sent = state.sends.setdefault(event.producer, Unanswered()).answered(event)
-            if sent is not None and at is not None and sent.frame.extra.get("checksum_ok") is not False:
+            if sent is None or at is None or sent.frame.extra.get("checksum_ok") is False:
+                return
+            if sent.contested:
+                state.undecided.append(
+                    Undecided(clause="LEDGER-04", key=state.key, reason=CONTESTED, witness=(event.index,))
+                )
+            else:
                 yield from self._content(state, at, sent.frame, event)
         elif at is not None:
             if event.kind == "ENTRY":
@@ -71,6 +79,7 @@ class Ledger(Invariant[LedgerState]):
         """What the application was told of an id; the payload of a send stands on its invocation only."""
         digest = event.payload_digest
         if event.kind == "send" and event.op is not None:
+            state.books.take(event)
             if event.phase == "invoke" and digest is not None:
                 state.payloads[event.op] = digest
                 return
@@ -99,6 +108,11 @@ class Ledger(Invariant[LedgerState]):
         for at, batch_index, digest, event in state.claims:
             known = state.contents.get(at)
             if known is None or known[1]:
+                continue
+            if event.kind == "send" and state.books.contested(event):
+                state.undecided.append(
+                    Undecided(clause="LEDGER-04", key=state.key, reason=CONTESTED, witness=(event.index,))
+                )
                 continue
             place = batch_index if batch_index is not None else 0
             state.judged["LEDGER-04"] += 1

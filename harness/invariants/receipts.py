@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from harness.history.event import Event
-from harness.invariants.core import Anomaly, FoldState, Invariant, Key
+from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
 from harness.invariants.final_read import ends_or_disturbs
 from harness.invariants.producer_fold import SETTLE_NS, ProducerState, producer_key, volatile
-from harness.invariants.sends import Send, SendBook
+from harness.invariants.sends import Send, SendBook, SendBooks
 from harness.invariants.sequence import announced, is_chunk, members, position
-from harness.invariants.unanswered import Sent, Unanswered
+from harness.invariants.unanswered import CONTESTED, Sent, Unanswered
 
 UNFINISHED_NS = 60_000_000_000
 """Twice the usual send timeout: a send still open after this long was forgotten by its client."""
@@ -89,14 +89,17 @@ class Answering(Invariant[AnsweringState]):
         if volatile(state.key):
             return
         previous = state.last_ordinal.get(connection)
-        if previous is not None:
+        if sent.contested:
+            for clause in ("O2", "O3"):
+                state.unsure(clause, CONTESTED, sent.frame.index, event.index)
+        elif previous is not None:
             if sent.ordinal < previous[0]:
                 message = f"the receipt of id {event.sequence_id} came after that of a later SEND"
                 yield state.anomaly("O2", "receipt-out-of-order", message, sent.frame.index, previous[1], event.index)
                 yield state.anomaly("O3", "receipt-overtook", message, sent.frame.index, previous[1], event.index)
             else:
                 state.judged["O2"] += 1
-        if previous is None or sent.ordinal > previous[0]:
+        if not sent.contested and (previous is None or sent.ordinal > previous[0]):
             state.last_ordinal[connection] = (sent.ordinal, event.index)
         here, last = position(event), state.last_id.get(connection)
         if here is None:
@@ -209,6 +212,9 @@ class Durable(Invariant[DurableState]):
     def _stored(self, state: DurableState, sent: Sent) -> Iterator[Anomaly]:
         answer = sent.answer
         if answer is None:
+            return
+        if sent.contested:
+            state.unsure("RECEIPT-05", CONTESTED, sent.frame.index, answer.index)
             return
         if not state.around.log_complete:
             state.unsure("RECEIPT-05", "there is no complete final read of the topic", answer.index)
@@ -329,9 +335,11 @@ class ClientReceipts(Invariant[ClientState]):
         head_ids = announced(head.frame) if head is not None else None
         if head is None or (head_ids is not None and event.sequence_id < head_ids[0]):
             state.stale[connection] = event
-        elif sent is not None and sent is head:
+        elif sent is None or sent.contested:
+            return
+        elif sent is head:
             state.heads.add(sent.frame.index)
-        elif sent is not None and head_ids is not None and event.sequence_id > head_ids[1]:
+        elif head_ids is not None and event.sequence_id > head_ids[1]:
             ascending = [ids[0] for item in waiting if (ids := announced(item.frame)) is not None]
             if ascending == sorted(ascending):
                 state.early.append((head, sent))
@@ -366,6 +374,9 @@ class ClientReceipts(Invariant[ClientState]):
                 return  # A chunked message: its frames cannot be recognised by the payload.
             place = state.order[send.digest]
         before = state.last_ok.get(send.actor)
+        if state.book.contested(send):
+            state.unsure("O4", CONTESTED, send.invoked, send.completed)
+            return
         if before is not None and place < before[0]:
             yield state.anomaly(
                 "O4", "callbacks-out-of-order", "a send succeeded after one that was sent later",
@@ -379,6 +390,9 @@ class ClientReceipts(Invariant[ClientState]):
     def _same_answer(self, state: ClientState, send: Send) -> Iterator[Anomaly]:
         frames = state.by_digest.get(send.digest or "", [])
         if not frames:
+            return
+        if state.book.contested(send) or any(sent.contested for sent in frames):
+            state.unsure("RCPT-01", CONTESTED, send.invoked, send.completed)
             return
         answers = [sent for sent in frames if sent.answer is not None and sent.answer.kind == "SEND_RECEIPT"]
         wanted = None if send.outcome == "DUP" else send.at
@@ -394,9 +408,11 @@ class ClientReceipts(Invariant[ClientState]):
     def finish(self, state: ClientState) -> Iterator[Anomaly]:
         yield from self._unresolved(state)
         for sent in state.sends.all:
+            if sent.contested:
+                continue
             for member in members(sent.frame):
                 send = state.book.only(member.digest)
-                if send is not None and send.outcome != "open":
+                if send is not None and send.outcome != "open" and not state.book.contested(send):
                     yield from self._ambiguity(state, sent, send)
                     yield from self._refusal(state, sent, send)
                     yield from self._duplicate_is_success(state, sent, send)
@@ -508,11 +524,12 @@ Place = tuple[int, int, int]
 class RealTimeState(FoldState):
     """Per partition the highest acknowledged id; per open send what was the highest when it began."""
 
-    __slots__ = ("floors", "highest")
+    __slots__ = ("books", "floors", "highest")
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)
         self.highest: dict[int | None, tuple[Place, int]] = {}
+        self.books = SendBooks()
         self.floors: dict[int, dict[int | None, tuple[Place, int]]] = {}
 
 
@@ -534,6 +551,7 @@ class RealTime(Invariant[RealTimeState]):
     def step(self, state: RealTimeState, event: Event) -> Iterator[Anomaly]:
         if event.op is None:
             return
+        state.books.take(event)
         if event.phase == "invoke":
             state.floors[event.op] = dict(state.highest)
             return
@@ -542,6 +560,11 @@ class RealTime(Invariant[RealTimeState]):
         if event.phase != "ok" or at is None or floors is None or event.extra.get("duplicate"):
             return
         place = (*at, event.batch_index if event.batch_index is not None else -1)
+        if state.books.contested(event):
+            state.undecided.append(
+                Undecided(clause="O5", key=state.key, reason=CONTESTED, witness=(event.index,))
+            )
+            return
         floor = floors.get(event.partition)
         if floor is not None:
             state.judged["O5"] += 1

@@ -36,6 +36,7 @@ class SendBook:
     def __init__(self) -> None:
         self.sends: dict[int, Send] = {}
         self._by_digest: dict[str, list[Send]] = {}
+        self._by_explicit: dict[int, list[Send]] = {}
         self._learned: dict[str, int] = {}
         self.renumbered = False
 
@@ -52,6 +53,8 @@ class SendBook:
         if event.phase == "invoke":
             send = Send(event.op, event.actor, event.index, event.time_ns, event.payload_digest, event.sequence_id)
             self.sends[event.op] = send
+            if event.sequence_id is not None:
+                self._by_explicit.setdefault(event.sequence_id, []).append(send)
             if event.payload_digest is not None:
                 self._by_digest.setdefault(event.payload_digest, []).append(send)
             return send
@@ -90,6 +93,18 @@ class SendBook:
         """Whether the same payload was sent more than once: then a digest identifies nothing."""
         return len(self.of(send.digest)) > 1
 
+    def contested(self, send: Send) -> bool:
+        """Whether another send had this explicit id while this one was open: the client cannot tell their answers apart.
+
+        A send that ended UNKNOWN may be pending in its client for longer than its call.
+        """
+        if send.explicit is None:
+            return False
+        return any(
+            other is not send and _overlap(send, other) and _overlap(other, send)
+            for other in self._by_explicit.get(send.explicit, [])
+        )
+
     def sequence_of(self, send: Send) -> int | None:
         """The sequence id of a send: the application's own, else the one seen on the wire."""
         if send.explicit is not None:
@@ -100,3 +115,25 @@ class SendBook:
     def explicit(self) -> bool:
         """Whether the application chose any sequence id itself."""
         return any(send.explicit is not None for send in self.sends.values())
+
+
+class SendBooks:
+    """The sends of every producer of one topic."""
+
+    def __init__(self) -> None:
+        self._books: dict[str | None, SendBook] = {}
+
+    def take(self, event: Event) -> Send | None:
+        """Read an API ``send`` event."""
+        return self._books.setdefault(event.producer, SendBook()).take(event)
+
+    def contested(self, event: Event) -> bool:
+        """Whether the send of this API event shared its id with another while it was open."""
+        book = self._books.get(event.producer)
+        send = book.sends.get(event.op) if book is not None and event.op is not None else None
+        return book is not None and send is not None and book.contested(send)
+
+
+def _overlap(first: Send, second: Send) -> bool:
+    """Whether ``second`` began before ``first`` was surely over."""
+    return first.outcome in ("open", "UNKNOWN") or second.invoked < first.completed

@@ -14,7 +14,7 @@ from harness.invariants.core import Anomaly, Invariant, Key
 from harness.invariants.producer_fold import SETTLE_NS, ProducerState, producer_key
 from harness.invariants.sends import SendBook
 from harness.invariants.sequence import announced, covered, is_chunk, members
-from harness.invariants.unanswered import Unanswered
+from harness.invariants.unanswered import Sent, Unanswered
 
 FrameKey = tuple[int, str | None, int | None]
 
@@ -67,7 +67,7 @@ class TransmissionState(ProducerState):
     def forget(self) -> None:
         """Begin a new incarnation: its predecessor's pending messages died with it."""
         self.answers = Unanswered()
-        self.first: dict[FrameKey, _First] = {}
+        self.first: dict[FrameKey, list[_First]] = {}
         self.owners: dict[int, tuple[str, FrameKey]] = {}
         self.ordinals: dict[int, int] = {}
         self.pending: dict[int, Event] = {}
@@ -128,8 +128,15 @@ class Transmission(Invariant[TransmissionState]):
         else:
             answered = state.answers.answered(event)
             if answered is not None:
-                state.pending.pop(state.ordinals.get(answered.frame.index, -1), None)
+                self._settle(state, answered)
         return ()
+
+    @staticmethod
+    def _settle(state: TransmissionState, answered: Sent) -> None:
+        """An answered message is pending no more; of contested ones any may be the one."""
+        over = [sent for sent in state.answers.all if sent.contested] if answered.contested else [answered]
+        for sent in over:
+            state.pending.pop(state.ordinals.get(sent.frame.index, -1), None)
 
     def _api(self, state: TransmissionState, event: Event) -> None:
         if event.kind == "send":
@@ -161,14 +168,14 @@ class Transmission(Invariant[TransmissionState]):
             return
         yield from self._identity(state, event, wire[0])
         frame_key: FrameKey = (wire[0], event.chunk_uuid, event.chunk_id)
-        earlier = state.first.get(frame_key)
-        if earlier is not None and self._another_message(earlier.frame, event):
+        known = state.first.get(frame_key, [])
+        earlier = next((one for one in reversed(known) if not self._another_message(one.frame, event)), None)
+        if known and earlier is None:
             if not state.book.explicit and not state.book.renumbered:
                 yield state.anomaly(
                     "PROD-05", "sequence-id-reused", f"id {wire[0]} was given to two different messages",
-                    earlier.frame.index, event.index,
+                    known[-1].frame.index, event.index,
                 )  # fmt: skip
-            earlier = None
         if earlier is None:
             yield from self._fresh(state, session, event, frame_key, wire[0])
         else:
@@ -223,7 +230,7 @@ class Transmission(Invariant[TransmissionState]):
         if rebuilt is not None:
             yield state.anomaly(
                 "O6", "sent-again-in-other-batches", "a pending message was sent again inside another frame",
-                state.first[rebuilt].frame.index if rebuilt in state.first else -1, event.index,
+                state.first[rebuilt][0].frame.index, event.index,
             )  # fmt: skip
         elif not state.book.explicit and not state.book.renumbered:
             continues = is_chunk(event) and (event.chunk_id or 0) > 0 and lowest == state.highest
@@ -249,7 +256,7 @@ class Transmission(Invariant[TransmissionState]):
         ordinal = state.transmitted
         state.transmitted += 1
         self._note_skipped(state, session, ordinal, event)
-        state.first[frame_key] = _First(ordinal, event)
+        state.first.setdefault(frame_key, []).append(_First(ordinal, event))
         for member in members(event):
             if member.digest is not None and member.sequence_id is not None:
                 state.owners[member.sequence_id] = (member.digest, frame_key)

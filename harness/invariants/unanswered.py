@@ -5,17 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.history.event import Event
-from harness.invariants.sequence import announced, is_inner_chunk
+from harness.invariants.sequence import announced, is_chunk, is_inner_chunk, members
+
+CONTESTED = "two unanswered SENDs of the producer had this id; a receipt does not say which it answers"
 
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """One SEND and the answer it got. ``ordinal``: its place among the SENDs of this producer on this connection."""
+    """One SEND and the answer it got. ``ordinal``: its place among the SENDs of this producer on this connection.
+
+    ``contested``: another SEND with other content waited under the same id when an answer came, so ``answer`` may be
+    the other's. Only that an answer came is then known.
+    """
 
     frame: Event
     ordinal: int
     answer: Event | None = None
     excused: bool = False
+    contested: bool = False
 
     @property
     def refused(self) -> bool:
@@ -30,12 +37,23 @@ class Sent:
         return self.answer is not None and self.answer.kind == "SEND_RECEIPT" and self.answer.ledger_id is not None
 
 
-class Unanswered:
-    """Matches answers to SENDs: the oldest waiting SEND of that connection with the answer's sequence id.
+def _one_message(frames: list[Event]) -> bool:
+    """Whether frames of one sequence id are the same message again, or pieces of one message in their order."""
+    if all(is_chunk(frame) for frame in frames):
+        pieces = [frame.chunk_id or 0 for frame in frames]
+        return len({frame.chunk_uuid for frame in frames}) == 1 and pieces == sorted(set(pieces))
+    return len({tuple(member.digest for member in members(frame)) for frame in frames}) == 1 and not any(
+        is_chunk(frame) for frame in frames
+    )
 
-    A receipt names the lowest id of a batch, an error the highest (the broker's habit), so both ends match. The pieces
-    of a chunked message share one id; only the last may be a duplicate, and its answer then overtakes those of the
-    others, so a duplicate receipt goes to a last piece first.
+
+class Unanswered:
+    """Matches answers to SENDs: the oldest waiting SEND of that producer and connection with the answer's sequence id.
+
+    A receipt names the lowest id of a batch, an error the highest (the broker's habit); the other end matches when
+    nothing else does. The pieces of a chunked message share one id; only the last may be a duplicate, and its answer
+    then overtakes those of the others, so a duplicate receipt goes to a last piece first. An application may repeat an
+    id while the first is in flight: which answer is whose cannot be told (RECEIPT-03), and those SENDs are *contested*.
     """
 
     def __init__(self) -> None:
@@ -55,18 +73,33 @@ class Unanswered:
     def answered(self, frame: Event) -> Sent | None:
         """Note a SEND_RECEIPT or SEND_ERROR; the SEND it answers, None when there is none waiting."""
         waiting = self._waiting.get(frame.connection or "", [])
-        fitting = [
-            place for place, item in enumerate(waiting)
-            if (ids := announced(item.frame)) is not None and frame.sequence_id in ids
-        ]  # fmt: skip
+        fitting = self._fitting(waiting, frame)
         if not fitting:
             return None
-        chosen = fitting[0]
-        if frame.kind == "SEND_RECEIPT" and frame.ledger_id is None and is_inner_chunk(waiting[chosen].frame):
-            chosen = next((place for place in fitting if not is_inner_chunk(waiting[place].frame)), chosen)
-        found = waiting.pop(chosen)
+        if len(fitting) > 1 and not _one_message([sent.frame for sent in fitting]):
+            for sent in fitting:
+                sent.contested = True
+        found = fitting[0]
+        if frame.kind == "SEND_RECEIPT" and frame.ledger_id is None and is_inner_chunk(found.frame):
+            found = next((sent for sent in fitting if not is_inner_chunk(sent.frame)), found)
+        waiting.remove(found)
         found.answer = frame
         return found
+
+    @staticmethod
+    def _fitting(waiting: list[Sent], answer: Event) -> list[Sent]:
+        number = answer.extra.get("producer_id")
+        known = [
+            (sent, ids) for sent in waiting
+            if (ids := announced(sent.frame)) is not None
+            and number in (None, sent.frame.extra.get("producer_id", number))
+        ]  # fmt: skip
+        first, second = (0, 1) if answer.kind == "SEND_RECEIPT" else (1, 0)
+        for end in (first, second):
+            fitting = [sent for sent, ids in known if ids[end] == answer.sequence_id]
+            if fitting:
+                return fitting
+        return []
 
     def waiting(self, connection: str) -> list[Sent]:
         """SENDs of the connection without an answer, oldest first."""
