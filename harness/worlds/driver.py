@@ -14,12 +14,14 @@ from typing import Any
 from harness.clients.client import FAIL_KINDS
 from harness.history.event import Event
 from harness.history.recorder import Recorder
+from harness.worlds.attachments import Attachments
 from harness.worlds.payload import digest, payload
 from harness.worlds.plan import Operation
 
 DEFAULT_TIMEOUT_MS = 10_000
 SEND_TIMEOUT_MS = 3_000
 OPERATION_TIMEOUT_MS = 5_000
+DRAIN_LIMIT_MESSAGES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +90,14 @@ class Driver:
     """Carries out operations for one session and records their API events.
 
     ``urls`` maps a plan's client handle to the service URL its client must dial. ``run`` prefixes everything that
-    must be unique at the broker; ``remote`` handles are unique in the adapter process.
+    must be unique at the broker; ``remote`` handles are unique in the adapter process. ``attachments`` must observe the
+    same recorder.
     """
 
-    def __init__(self, recorder: Recorder, run: str, urls: dict[str, str]) -> None:
+    def __init__(self, recorder: Recorder, run: str, urls: dict[str, str], attachments: Attachments) -> None:
         self._recorder = recorder
+        self._attachments = attachments
+        self._undrained = False
         self._run = run
         self._urls = urls
         self._operation = 0
@@ -141,20 +146,26 @@ class Driver:
         return fresh
 
     def drain(self, handle: str, idle_ms: int, limit_ms: int) -> Script:
-        """Receive without acknowledging until ``idle_ms`` of silence; at most ``limit_ms`` (see :meth:`drained`)."""
-        consumer = self.consumers[handle]
-        waits = max(1, limit_ms // idle_ms)
-        for _ in range(waits * 20):
-            message = yield from self._receive(handle, consumer, idle_ms)
-            if message is None:
-                return
-        self._undrained = True
+        """Receive without acknowledging until ``idle_ms`` of silence while subscribed; see :attr:`drained`.
 
-    _undrained = False
+        Silence of a consumer that has lost its subscription says nothing: it is waited for up to ``limit_ms``.
+        """
+        consumer = self.consumers[handle]
+        waited = 0
+        for _ in range(DRAIN_LIMIT_MESSAGES):
+            message = yield from self._receive(handle, consumer, idle_ms)
+            if message is not None:
+                continue
+            if self._attachments.attached(consumer.name):
+                return
+            waited += idle_ms
+            if waited > limit_ms:
+                break
+        self._undrained = True
 
     @property
     def drained(self) -> bool:
-        """False when a drain met its limit before the consumer fell silent."""
+        """False when a consumer never fell silent, or was not subscribed when it did."""
         return not self._undrained
 
     def idle_ms(self, handle: str) -> int:

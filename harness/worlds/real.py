@@ -7,22 +7,24 @@ of a plan; the calls of this class come from one other thread and wait.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import queue
 import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, TypeVar
 
 import msgspec
 import uvloop
 
 from harness import __version__
-from harness.clients.client import AdapterError, Client, ClientError
+from harness.clients.client import AdapterDied, AdapterError, Client, ClientError
 from harness.faults.tap import Tap
 from harness.faults.toxiproxy import Link, Toxiproxy, ToxiproxyError
 from harness.history.errors import HistoryError
@@ -32,8 +34,12 @@ from harness.history.recorder import Recorder
 from harness.invariants.core import Invariant
 from harness.invariants.engine import InvariantFailed, Judge, Judgement
 from harness.invariants.registry import all_invariants
+from harness.setup_error import SetupError
+from harness.systems.handshake import HandshakeFailed, handshake
 from harness.systems.system import Address, System
+from harness.worlds.attachments import Attachments
 from harness.worlds.audit import AuditError, Auditor
+from harness.worlds.broken import WorldBroken, WorldStopped
 from harness.worlds.driver import OPERATION_TIMEOUT_MS, Answer, Ask, Driver, Rest, Script
 from harness.worlds.plan import Fault, Operation, Plan
 from harness.worlds.record import HEALING, record_cursor, record_fault
@@ -46,11 +52,23 @@ LANES = 10
 DRAIN_LIMIT_MS = 6_000
 SETTLE_MS = 250
 
+ANSWER_TIMEOUT_S = 5.0
+"""How long a system may take for CONNECTED at the end of a session, when no fault is left between it and us."""
+
+SILENT_SESSIONS = 3
+"""Sessions in a row at whose begin or end the system did not answer, after which no further one is opened."""
+
+STOP_TIMEOUT_S = 20.0
+
 T = TypeVar("T")
 
 
 class SystemDied(RuntimeError):
-    """The system under test ended while a plan was being carried out, through no fault of the schedule."""
+    """The system under test ended or fell silent during a plan, through no fault of the schedule.
+
+    Whoever ended it (a person, the kernel short of memory, itself): what a history says of a broker that is not there
+    proves nothing about its promises.
+    """
 
 
 @dataclass(slots=True)
@@ -121,8 +139,15 @@ class RealWorld:
         self._free: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
         self._numbers = itertools.count(1)
         self._prefix = f"sq{secrets.token_hex(3)}"
+        self._sessions: set[RealSession] = set()
+        self._calls: set[Future[Any]] = set()
+        self._silent = 0
+        self._broken = ""
+        self._unwritable: HistoryError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        # Nobody may hand work to a loop that is about to stop: it would never be done.
+        self._gate = threading.Lock()
 
     def start(self) -> None:
         """Start system, Toxiproxy, taps and client. Raises SetupError, AdapterError; nothing is left running then."""
@@ -132,63 +157,166 @@ class RealWorld:
         try:
             self.call(self._start())
         except BaseException:
-            self.stop()
+            # Why it did not start is what the person must read, not what else went wrong on the way out.
+            with contextlib.suppress(RuntimeError):
+                self.stop()
             raise
 
     def stop(self) -> None:
-        """Stop all of it again. Idempotent."""
-        if self._loop is None or self._thread is None:
+        """Stop all of it again. Idempotent; calls that are open in other threads end with WorldStopped.
+
+        Ctrl-C in here is raised when everything is stopped.
+        """
+        with self._gate:
+            loop, thread, self._loop = self._loop, self._thread, None
+        if loop is None or thread is None:
             return
+        stopping = asyncio.run_coroutine_threadsafe(self._stop(), loop)
+        interrupted: KeyboardInterrupt | None = None
         try:
-            self.call(self._stop())
+            while not stopping.done():
+                try:
+                    stopping.result()
+                except KeyboardInterrupt as signal:
+                    interrupted = signal
+            stopping.result()
         finally:
-            # Calls still open (after Ctrl-C) would keep their threads, and so this process, waiting for ever.
-            self.call(_cancel_everything())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout=10)
-            self._loop.close()
-            self._loop = self._thread = None
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(timeout=10)
+            loop.close()
+            self._thread = None
+        if interrupted is not None:
+            raise interrupted
 
     def open(self, plan: Plan | None = None) -> RealSession:
-        session = RealSession(self, self._free.get(), f"{self._prefix}-{next(self._numbers)}", plan)
-        self.call(session.begin())
+        """A session on a free lane.
+
+        Raises WorldBroken when no session can succeed any more, and SetupError when its history cannot be stored.
+        """
+        lane = self._free.get()
+        try:
+            if self._unwritable is not None:
+                raise self._unwritable
+            if reason := self._broken or self._dead():
+                raise WorldBroken(reason)
+            session = RealSession(self, lane, f"{self._prefix}-{next(self._numbers)}", plan)
+            self._sessions.add(session)
+            self.call(session.begin())
+        except HistoryError as error:
+            self._free.put(lane)
+            raise SetupError(str(error)) from error
+        except BaseException:
+            self._free.put(lane)
+            raise
         return session
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the world's loop and wait for it; Ctrl-C while waiting cancels it."""
-        assert self._loop is not None, "the world is not started"
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Run a coroutine on the world's loop and wait for it; Ctrl-C while waiting cancels it.
+
+        Raises WorldStopped when the world is stopped meanwhile.
+        """
+        with self._gate:
+            if self._loop is None:
+                work.close()
+                raise WorldStopped("the world is not running")
+            future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._calls.add(future)
         try:
             return future.result()
+        except CancelledError as error:
+            raise WorldStopped("the world was stopped during the call") from error
         except KeyboardInterrupt:
             future.cancel()
             raise
+        finally:
+            self._calls.discard(future)
 
     async def _start(self) -> None:
         self.address = await self.system.start()
+        # The client is the slowest to come up and needs nobody: side by side with the links.
+        await _all_of(self._start_lanes(self.address), self.client.start())
+
+    async def _start_lanes(self, address: Address) -> None:
         await self.toxiproxy.start()
         for number in range(self.lanes):
             lane = _Lane()
             self._lanes.append(lane)
-            await lane.start(f"lane-{number}", self.address, self.toxiproxy)
+            await lane.start(f"lane-{number}", address, self.toxiproxy)
             self._free.put(lane)
-        await self.client.start()
 
     async def _stop(self) -> None:
+        # Calls still open (after Ctrl-C) would keep their threads, and so this process, waiting for ever.
+        for call in list(self._calls):
+            call.cancel()
+        for session in list(self._sessions):
+            session.abandon()
         chains = [chain for lane in self._lanes for chain in lane.chains.values()]
-        for stop in (
-            self.client.stop,
-            *(chain.client_tap.stop for chain in chains),
-            self.toxiproxy.stop,
-            *(chain.broker_tap.stop for chain in chains),
-            self.system.stop,
-        ):
-            await stop()
+        taps = [tap for chain in chains for tap in (chain.client_tap, chain.broker_tap)]
+        troubles: list[str] = []
+        for stop in (self.client.stop, *(tap.stop for tap in taps), self.toxiproxy.stop, self.system.stop):
+            # One that cannot be stopped must not keep the others running.
+            try:
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await stop()
+            except Exception as error:
+                troubles.append(_told(error))
         self._lanes.clear()
+        await _cancel_everything()
+        if troubles:
+            raise RuntimeError(f"the world could not be stopped in good order: {'; '.join(troubles)}")
 
-    def release(self, lane: _Lane) -> None:
+    def release(self, session: RealSession, lane: _Lane) -> None:
         """A session is finished; another may use its lane."""
+        self._sessions.discard(session)
         self._free.put(lane)
+
+    def answered(self, problem: str) -> None:
+        """Whether the system answered a session; ``problem`` is empty when it did."""
+        self._silent = self._silent + 1 if problem else 0
+        if self._silent >= SILENT_SESSIONS:
+            self._broken = problem
+
+    def unwritable(self, error: HistoryError) -> None:
+        """A history could not be stored: those of further sessions could not either."""
+        self._unwritable = error
+
+    def _dead(self) -> str:
+        """Which process of this world has ended; empty when all run."""
+        if not self.system.alive():
+            return f"the system under test ({self.system.name}) ended in the run.\n{self.system.logs_tail()}".rstrip()
+        try:
+            self.toxiproxy.check()
+        except ToxiproxyError as error:
+            return str(error)
+        return "" if self.client.alive() else f"the adapter of the client {self.client.name} no longer answers"
+
+    async def check(self) -> None:
+        """Raises SystemDied, ToxiproxyError or AdapterDied when a part of the world did not survive a session."""
+        assert self.address is not None
+        if not self.system.alive():
+            raise SystemDied(self._dead())
+        self.toxiproxy.check()
+        if not self.client.alive():
+            raise AdapterDied(self._dead())
+        problem = ""
+        try:
+            await handshake(self.address.host, self.address.port, ANSWER_TIMEOUT_S)
+        except HandshakeFailed as error:
+            problem = f"the system under test ({self.system.name}) no longer answers: {error}"
+        self.answered(problem)
+        if problem:
+            raise SystemDied(f"{problem}\n{self.system.logs_tail()}".rstrip())
+
+
+async def _all_of(*work: Coroutine[Any, Any, None]) -> None:
+    """Run all side by side; the first error cancels the others, is waited for, and raised as it is."""
+    tasks = [asyncio.ensure_future(piece) for piece in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 async def _cancel_everything() -> None:
@@ -197,6 +325,13 @@ async def _cancel_everything() -> None:
         task.cancel()
     if others:
         await asyncio.wait(others, timeout=2)
+
+
+def _told(error: Exception) -> str:
+    """One line for an error nobody expected, with the place it comes from."""
+    frames = extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 class RealSession:
@@ -212,7 +347,8 @@ class RealSession:
         self._judge = Judge(world.invariants)
         self._writer: HistoryWriter | None = None
         self._directory: Path | None = None
-        observers: list[Callable[[Event], None]] = [self._judge.observe, self.history.append]
+        attachments = Attachments()
+        observers: list[Callable[[Event], None]] = [self._judge.observe, attachments.observe, self.history.append]
         if world.history_dir is not None:
             self._directory = world.history_dir / run
             self._writer = HistoryWriter(self._directory, self._run_info())
@@ -220,7 +356,7 @@ class RealSession:
             run, clock=lambda: time.monotonic_ns() - self._started_ns, observers=observers, writer=self._writer
         )
         urls = {handle: chain.url for handle, chain in lane.chains.items()}
-        self._driver = Driver(self._recorder, run, urls)
+        self._driver = Driver(self._recorder, run, urls, attachments)
         self._tasks: set[asyncio.Task[None]] = set()
         self._auditor: Auditor | None = None
         self._error: str | None = None
@@ -244,7 +380,9 @@ class RealSession:
         try:
             await self._auditor.open()
         except AuditError as error:
-            self._failed(f"the auditor could not reach the system: {error}")
+            problem = f"the auditor could not reach the system: {error}"
+            self._world.answered(problem)
+            self._failed(problem)
         await self._set_dedup(bool(self._plan.topic_options.get("dedup", False)))
 
     def perform(self, step: Operation | Fault) -> None:
@@ -255,7 +393,14 @@ class RealSession:
         try:
             return self._world.call(self._finish())
         finally:
-            self._world.release(self._lane)
+            self._world.release(self, self._lane)
+
+    def abandon(self) -> None:
+        """The world is being stopped: end what is under way and put the history so far on disk."""
+        for task in self._tasks:
+            task.cancel()
+        self._lane.switch.current = None
+        self._close_history()
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
@@ -265,8 +410,11 @@ class RealSession:
                 await self._fault(step)
             else:
                 await self._operation(step)
-        except (ToxiproxyError, AdapterError, SystemDied, AuditError, HistoryError) as error:
+        except (ToxiproxyError, AdapterError, SystemDied, AuditError, InvariantFailed) as error:
             self._failed(str(error))
+        except Exception as error:
+            # A defect of our own, or a plan that asks for what there is not: said, and nobody else's fault.
+            self._failed(_told(error))
 
     async def _operation(self, operation: Operation) -> None:
         if operation.client not in self._lane.chains:
@@ -341,17 +489,16 @@ class RealSession:
         judgement = Judgement()
         try:
             await self._wind_down()
-        except (ToxiproxyError, AdapterError, SystemDied, AuditError, HistoryError) as error:
+        except (ToxiproxyError, AdapterError, SystemDied, AuditError, InvariantFailed) as error:
             self._failed(str(error))
+        except Exception as error:
+            self._failed(_told(error))
         finally:
             self._lane.switch.current = None
             if self._auditor is not None:
                 await self._auditor.close()
-            if self._writer is not None:
-                try:
-                    self._writer.close()
-                except HistoryError as error:
-                    self._failed(str(error))
+            # Off the loop: other lanes' traffic runs on it.
+            await asyncio.to_thread(self._close_history)
         try:
             judgement = self._judge.finish()
         except InvariantFailed as error:
@@ -388,10 +535,8 @@ class RealSession:
                 await self._auditor.read_everything()
         if failure := self._lane.failure():
             self._failed(f"a tap failed: {failure}")
-        if not self._world.system.alive():
-            raise SystemDied(
-                f"the system under test ({self._world.system.name}) ended in the run.\n{self._world.system.logs_tail()}"
-            )
+        # Last of all: what a part that was gone at the end did not say proves nothing.
+        await self._world.check()
 
     async def _complete_everything(self) -> None:
         """Wait for the open calls; every one has a timeout of its own, so this ends."""
@@ -407,6 +552,15 @@ class RealSession:
                 view = view_of(topic, subscription)
                 if view is not None:
                     record_cursor(self._recorder, topic, subscription, view)
+
+    def _close_history(self) -> None:
+        if self._writer is None:
+            return
+        try:
+            self._writer.close()
+        except HistoryError as error:
+            self._world.unwritable(error)
+            self._failed(str(error))
 
     def _failed(self, reason: str) -> None:
         if self._error is None:

@@ -25,6 +25,7 @@ from harness.reference.client.machine import NAME, VERSION, ClientMachine
 from harness.reference.client.parts import ClientParts
 from harness.reference.outputs import Answer as ClientAnswer
 from harness.reference.outputs import Close, Dial, Write
+from harness.worlds.attachments import Attachments
 from harness.worlds.audit_event import columns_of_entry
 from harness.worlds.driver import Answer, Ask, Driver, Rest, Script
 from harness.worlds.plan import Fault, Operation, Plan
@@ -71,7 +72,8 @@ class SimulatedSession:
         self._timeline = Timeline(EPOCH_NS)
         self.history: list[Event] = []
         self._judge = Judge(world.invariants)
-        observers: list[Callable[[Event], None]] = [self._judge.observe]
+        attachments = Attachments()
+        observers: list[Callable[[Event], None]] = [self._judge.observe, attachments.observe]
         if world.keep_history:
             observers.append(self.history.append)
         self._recorder = Recorder("sim", clock=lambda: self._timeline.now - EPOCH_NS, observers=observers)
@@ -79,7 +81,7 @@ class SimulatedSession:
         self._client = ClientMachine(world.client_config, parts=world.client_parts)
         self._network = SimulatedNetwork(self._timeline, self._recorder, self._ends())
         urls = {handle: self._network.link(handle).url for handle in ("a", "b")}
-        self._driver = Driver(self._recorder, "sim", urls)
+        self._driver = Driver(self._recorder, "sim", urls, attachments)
         self._requests = 0
         self._waiting: dict[int, _Running] = {}
         self._running: list[_Running] = []

@@ -1,0 +1,14 @@
+"""How a world tells that nothing more can be run in it; both are our own trouble, never the system's breach."""
+
+from __future__ import annotations
+
+
+class WorldBroken(RuntimeError):
+    """A part of the world is gone for good (a process ended, the system no longer answers, the disk is full).
+
+    Raised where a next session would be opened: all of them would tell the same.
+    """
+
+
+class WorldStopped(RuntimeError):
+    """The world was stopped while a call was open (Ctrl-C): what the call would have told is not known."""
