@@ -502,6 +502,7 @@ class DeduplicationAnswers(Invariant[AnswersState]):
             ids = announced(sent.frame)
             if ids is not None:
                 by_id[ids[0]].append(sent)
+        backward = _went_backward(sends)
         for sequence_id, attempts in by_id.items():
             for place, again in enumerate(attempts[1:], start=1):
                 if again.answer is None or again.refused:
@@ -515,7 +516,7 @@ class DeduplicationAnswers(Invariant[AnswersState]):
                     if sent.refused and sent.answer is not None and sent.answer.error == "PersistenceError"
                 ]  # fmt: skip
                 for clause, provoked in (("DEDUP-02", overlapping), ("DEDUP-06", after_error)):
-                    if provoked:
+                    if provoked and sequence_id not in backward:
                         yield from self._one_copy(state, clause, sequence_id, provoked[0], again)
 
     def _one_copy(
@@ -559,6 +560,22 @@ class DeduplicationAnswers(Invariant[AnswersState]):
             elif ids[0] in seen and not is_chunk(sent.frame):
                 state.judged["DEDUP-09"] += 1
             seen.add(ids[0])
+
+
+def _went_backward(sends: list[Sent]) -> set[int]:
+    """Ids that first arrived after a higher one: the application's choice, and dropped by right."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    highest = -1
+    for sent in sends:
+        ids = announced(sent.frame)
+        if ids is None:
+            continue
+        if ids[0] not in seen and ids[0] <= highest:
+            found.add(ids[0])
+        seen.add(ids[0])
+        highest = max(highest, ids[1])
+    return found
 
 
 def _persisted_before(sends: list[Sent], index: int) -> int:
