@@ -7,7 +7,9 @@ failed; 4 nothing decided; 130 interrupted (what was judged so far is reported, 
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,9 +20,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness import __version__
-from harness.cli_guard import Guard, say
+from harness.cli_guard import Guard, interruptible, reader_may_leave, say
 from harness.usage_error import UsageError
-from harness.verdict import EXIT_GREEN, EXIT_HARNESS, EXIT_USAGE, EXIT_VIOLATION
+from harness.verdict import EXIT_GREEN, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_USAGE, EXIT_VIOLATION
 
 if TYPE_CHECKING:
     from harness.gate.result import GateResult
@@ -57,7 +59,15 @@ Report = Annotated[Path | None, typer.Option("--report", help="Directory for all
 
 def main() -> None:
     """The entry point of the ``starquake`` command."""
-    app()
+    interruptible()
+    try:
+        app()
+    except SystemExit as ended:
+        if ended.code == EXIT_INTERRUPTED:
+            # A thread may still be inside a call that cannot be ended, as building Toxiproxy: it is not waited for.
+            sys.stdout.flush()
+            os._exit(EXIT_INTERRUPTED)
+        raise
 
 
 def _version(wanted: bool) -> None:
@@ -97,7 +107,7 @@ def gate(
     from harness.gate.explorer import MachineExploration
     from harness.gate.profile import PROFILES
     from harness.gate.run import Gate, Request
-    from harness.report.files import prepare, write_reports
+    from harness.report.files import prepare
     from harness.report.progress import Progress
     from harness.seeds.seed import stored
     from harness.worlds.resolve import world_for
@@ -130,8 +140,7 @@ def gate(
             seeds=[entry for _, entry in stored(_seeds_directory())],
             watcher=progress,
         ).run()
-    page = write_reports(result, directory, junit)
-    return _tell(result, page, as_json)
+    return _tell(result, directory, junit, as_json)
 
 
 def _default_clients(systems: list[str]) -> list[str]:
@@ -166,21 +175,37 @@ def _seeds_directory() -> Path:
     return seeds_directory()
 
 
-def _tell(result: GateResult, page: Path, as_json: bool) -> int:
+def _tell(result: GateResult, directory: Path, junit: Path | None, as_json: bool) -> int:
+    """Show a result and write its reports; the exit code. What was judged is told even when it cannot be written."""
+    from harness.report.files import write_reports
     from harness.report.machine import lines
     from harness.report.terminal import show
 
-    if as_json:
-        for line in lines(result):
-            typer.echo(line)
-    else:
-        console = Console(highlight=False)
-        show(result, console)
-        console.print(f"[dim]report[/dim] {escape(str(page))}", soft_wrap=True)
-    for pair in result.pairs:
-        if pair.setup_error:
-            say(f"{pair.system} x {pair.client} was not run: {pair.setup_error}")
-    return result.exit_code()
+    code, problem = result.exit_code(), ""
+    try:
+        page = write_reports(result, directory, junit)
+    except OSError as error:
+        where = error.filename or directory
+        problem = (
+            f"cannot write the report {where}: {error.strerror or error}; free space there or choose another place"
+        )
+        code = code if code in (EXIT_VIOLATION, EXIT_INTERRUPTED) else EXIT_USAGE
+    with reader_may_leave():
+        if as_json:
+            for line in lines(result, code):
+                typer.echo(line)
+        else:
+            console = Console(highlight=False)
+            show(result, console)
+            if not problem:
+                console.print(f"[dim]report[/dim] {escape(str(page))}", soft_wrap=True)
+    for trouble in dict.fromkeys(pair.setup_error for pair in result.pairs if pair.setup_error):
+        where = ", ".join(f"{pair.system} x {pair.client}" for pair in result.pairs if pair.setup_error == trouble)
+        judged = any(pair.setup_error == trouble and pair.directed for pair in result.pairs)
+        say(f"{where} {'was cut short' if judged else 'was not run'}: {trouble}")
+    if problem:
+        say(problem)
+    return code
 
 
 # --- check and report -----------------------------------------------------------------------------------------------
@@ -197,7 +222,7 @@ def check(
     """Judge stored histories again, without any broker or client."""
     from harness.check import check as judge
     from harness.clauses.catalogue import load
-    from harness.report.files import prepare, write_reports
+    from harness.report.files import prepare
 
     if engine == "spark":
         raise UsageError("the engine 'spark' is not in this version; use --engine local")
@@ -205,7 +230,7 @@ def check(
         raise UsageError(f"there is no engine {engine!r}; there is: local")
     directory = prepare(out or Path("reports") / f"check-{datetime.now():%Y%m%d-%H%M%S}")
     result = judge(history, load())
-    return _tell(result, write_reports(result, directory, None), as_json)
+    return _tell(result, directory, None, as_json)
 
 
 @app.command()
@@ -219,7 +244,7 @@ def report(
     from harness.clauses.catalogue import load
     from harness.gate.result import RESULT_FILE
     from harness.gate.result import load as load_result
-    from harness.report.files import prepare, write_reports
+    from harness.report.files import prepare
 
     for directory in run:
         if not directory.is_dir():
@@ -229,7 +254,7 @@ def report(
         finished = (directory / RESULT_FILE).is_file()
         result = load_result(directory) if finished else judge([directory], load())
         target = prepare(directory if out is None else out if len(run) == 1 else out / directory.name)
-        code = _tell(result, write_reports(result, target, None), as_json=False)
+        code = _tell(result, target, None, as_json=False)
         worst = EXIT_VIOLATION if EXIT_VIOLATION in (worst, code) else max(worst, code)
     return worst
 

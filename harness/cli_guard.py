@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
+from types import FrameType
 from typing import ParamSpec
 
 import typer
@@ -49,8 +52,7 @@ class Guard:
             say("interrupted")
             return EXIT_INTERRUPTED
         except BrokenPipeError:
-            # The reader (`| head`) has what it wanted; nothing more may be written, not even when Python closes down.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             return 0
         except OSError as error:
             if error.errno in _USERS_DISK:
@@ -73,6 +75,41 @@ class Guard:
             traceback.print_exception(error, file=log)
         say(f"the harness failed: {type(error).__name__}: {error}\n  the traceback is in {log.name}")
         return EXIT_HARNESS
+
+
+def interruptible() -> None:
+    """Ctrl-C, SIGTERM and a terminal that is closed end a command in good order; a second one ends it at once."""
+    asked = False
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            # The children are killed by the reaper, which waits for the end of this process.
+            os.write(2, b"\nstarquake: interrupted again: stopped at once, without a report\n")
+            os._exit(EXIT_INTERRUPTED)
+        asked = True
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, on_signal)
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """What is printed in here may go to a reader that has left (``| head -1``): that changes no exit code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+    except SystemExit:
+        # Rich's own answer to a broken pipe. Nobody else exits while something is printed.
+        _discard_output()
+
+
+def _discard_output() -> None:
+    """Nothing more may be written, not even when Python closes down."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(message: str) -> None:

@@ -102,6 +102,12 @@ class Investigator:
         failure.accepted_reason = reason
         return failure
 
+    def unstored(self, finding: Finding, why: str) -> Failure:
+        """A new failure that could not be stored: told as it was found."""
+        return self._failure(
+            finding, finding.plan, finding.sighting, steps_found=len(finding.plan.steps()), shrink_note=why
+        )
+
     def _repeat(self, plan: Plan, expect: Expectation, times: int, ends: float) -> Reproduction:
         return attempt(self._world, plan, expect, times, enough=lambda _: monotonic() >= ends)
 

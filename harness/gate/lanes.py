@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 
-def together(lanes: int, work: Sequence[Callable[[], None]]) -> None:
+def together(lanes: int, work: Sequence[Callable[[], None]], abandon: Callable[[], None]) -> None:
     """Do all of it, at most ``lanes`` pieces at a time; one lane means one after another in this thread.
 
-    The first exception ends it: what has not begun is dropped, what is under way is waited for. Ctrl-C does not wait,
-    since the caller's ``world.stop()`` is what ends the calls still open.
+    The first exception ends it: what has not begun is dropped, what is under way is waited for. Ctrl-C does not wait
+    for the plans to run out: ``abandon`` has to make the calls that are still open end. No lane is left when this
+    returns or raises, so nothing changes under whoever adds up the results.
     """
     if lanes == 1:
         for piece in work:
@@ -22,8 +23,7 @@ def together(lanes: int, work: Sequence[Callable[[], None]]) -> None:
             future.result()
     except KeyboardInterrupt:
         pool.shutdown(wait=False, cancel_futures=True)
+        abandon()
         raise
-    except BaseException:
+    finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        raise
-    pool.shutdown()

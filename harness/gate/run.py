@@ -7,6 +7,7 @@ import traceback
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -19,6 +20,7 @@ from typing import Protocol
 
 from harness import __version__
 from harness.clauses.catalogue import Catalogue, Clause
+from harness.clients.client import AdapterError
 from harness.gate.finding import Finding, Findings
 from harness.gate.investigation import Investigator
 from harness.gate.lanes import together
@@ -29,6 +31,7 @@ from harness.seeds.seed import Expectation, Seed
 from harness.setup_error import SetupError
 from harness.tally import Tally
 from harness.verdict import Cell, decide, mark_stale
+from harness.worlds.broken import WorldBroken, WorldStopped
 from harness.worlds.plan import Plan
 from harness.worlds.world import Outcome, World, run_plan
 
@@ -172,18 +175,27 @@ class Gate:
                 result.interrupted = True
             except SetupError as error:
                 run.pair.setup_error = str(error)
+                if run.started:
+                    # The disk filled up, say: what was judged before stands, the rest was not put to the test.
+                    run.family_errors[""] = str(error)
             except Exception as error:  # the harness's own failure: a verdict of its own, never the system's
                 self._harness_failed(run, "", error)
-            cells = [] if run.pair.setup_error else self._cells(run, world)
+            cells = self._cells(run, world) if run.started or not run.pair.setup_error else []
             result.cells.extend(cells)
             # The list takes them one by one, so that Ctrl-C while shrinking keeps those before it.
             try:
-                result.failures.extend(self._failures(run, world, cells, pairs_left, stop=result.interrupted))
+                stop = result.interrupted or "" in run.family_errors
+                result.failures.extend(self._failures(run, world, cells, pairs_left, stop=stop))
             except KeyboardInterrupt:
                 result.interrupted = True
                 result.failures.extend(self._failures(run, world, cells, pairs_left, stop=True))
         finally:
-            world.stop()
+            try:
+                world.stop()
+            except KeyboardInterrupt:
+                result.interrupted = True
+            except Exception as error:  # what was judged stands; that something may be left running is said
+                self._harness_failed(run, "", error)
             run.pair.seconds = round(monotonic() - began, 3)
 
     def _note_start(self, result: GateResult, run: _PairRun, world: World) -> None:
@@ -211,6 +223,7 @@ class Gate:
                 partial(self._guarded, run, family, partial(self._directed_run, run, runs, world, family, name, plan))
                 for family, name, plan in self._directed(run.pair, families)
             ],
+            world.stop,
         )
         left = max(0.0, self._started + profile.explore_seconds - monotonic())
         ends = monotonic() + left / pairs_left
@@ -224,6 +237,7 @@ class Gate:
                     partial(self._guarded, run, family, partial(self._explore, run, runs, world, family, chunk))
                     for family in live
                 ],
+                world.stop,
             )
 
     def _directed_run(
@@ -277,20 +291,26 @@ class Gate:
             self._watcher.progress(family, runs[family], run.tally)
 
     def _guarded(self, run: _PairRun, family: str, work: Callable[[], None]) -> None:
-        """Keep the harness's own failure in one family from ending the others."""
+        """Keep the harness's own failure in one family from ending the others, unless they would all tell the same."""
         try:
             work()
-        except SetupError:
+        except (SetupError, WorldBroken):
             raise
+        except WorldStopped:
+            # Ctrl-C: the plan that was under way proves nothing, and is nobody's error.
+            return
         except Exception as error:
             self._harness_failed(run, family, error)
 
     def _harness_failed(self, run: _PairRun, family: str, error: Exception) -> None:
-        said = f"{type(error).__name__}: {error}"
-        run.pair.errors.append(said)
-        run.family_errors.setdefault(family, said)
-        with (self._request.report / "harness-errors.log").open("a", encoding="utf-8") as log:
-            log.write(f"{run.pair.system} x {run.pair.client} {family}\n{''.join(traceback.format_exception(error))}\n")
+        said = str(error) if isinstance(error, (AdapterError, WorldBroken)) else f"{type(error).__name__}: {error}"
+        with self._lock:
+            run.pair.errors.append(said)
+            run.family_errors.setdefault(family, said)
+            # The log is for whoever mends the harness; where even that cannot be written, the error itself is told.
+            with suppress(OSError), (self._request.report / "harness-errors.log").open("a", encoding="utf-8") as log:
+                trace = "".join(traceback.format_exception(error))
+                log.write(f"{run.pair.system} x {run.pair.client} {family}\n{trace}\n")
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
@@ -368,13 +388,16 @@ class Gate:
             self._watcher.activity(f"shrinking {name}: {text}")
 
         try:
-            return investigator.look_into(finding, deadline, seeds, watch)
-        except OSError:
-            raise
-        except Exception as error:
-            # The breach is proved already; what failed is making it smaller.
-            self._harness_failed(run, "", error)
-            return investigator.look_into(finding, 0.0, seeds, watch)
+            try:
+                return investigator.look_into(finding, deadline, seeds, watch)
+            except OSError:
+                raise
+            except Exception as error:
+                # The breach is proved already; what failed is making it smaller.
+                self._harness_failed(run, "", error)
+                return investigator.look_into(finding, 0.0, seeds, watch)
+        except OSError as error:
+            return investigator.unstored(finding, f"its seed could not be stored in {seeds}: {error.strerror or error}")
 
 
 def clause_text(clause: Clause) -> ClauseText:

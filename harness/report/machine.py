@@ -10,8 +10,8 @@ import msgspec
 from harness.gate.result import GateResult
 
 
-def lines(result: GateResult) -> Iterator[str]:
-    """The lines of a result, without line ends."""
+def lines(result: GateResult, code: int | None = None) -> Iterator[str]:
+    """The lines of a result, without line ends. ``code``: the command's exit code where it is not the result's own."""
     replay = {(f.clause, f.anomaly, f.system, f.client): f.replay for f in result.failures}
     for cell in result.cells:
         seeds = [breach.seed for breach in cell.breaches if breach.seed]
@@ -44,7 +44,7 @@ def lines(result: GateResult) -> Iterator[str]:
     yield msgspec.json.encode(
         {
             "type": "summary",
-            "exit_code": result.exit_code(),
+            "exit_code": result.exit_code() if code is None else code,
             "verdicts": result.counts,
             "stale": result.stale,
             "harness_errors": result.harness_errors,

@@ -148,13 +148,7 @@ def show_accepted(result: GateResult, console: Console) -> None:
 
 
 def show_trouble(result: GateResult, console: Console) -> None:
-    """Errors of the harness and missing environments; neither is held against a system."""
-    for pair in result.pairs:
-        if pair.setup_error:
-            console.print(
-                f"\n[bold red]not run[/bold red] {escape(pair.system)} x {escape(pair.client)}: "
-                f"{escape(pair.setup_error)}"
-            )
+    """Errors of the harness, never held against a system. A missing environment is told on stderr by the command."""
     errors = result.harness_errors
     if errors:
         console.print(f"\n[bold red]{len(errors)} error(s) of the harness itself[/bold red] (not of the system)")
