@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from harness.clients.client import CAPABILITIES, MALFORMED, AdapterDied, AdapterRefused, ClientError
 from harness.reference.client.config import SECOND, ClientConfig
@@ -116,8 +116,8 @@ class _Socket(asyncio.Protocol):
         self._conn = conn
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._pump.opened(self._conn, transport)
+        # A cast, not a test: uvloop's transports are no subclass of asyncio's.
+        self._pump.opened(self._conn, cast(asyncio.Transport, transport))
 
     def data_received(self, data: bytes) -> None:
         self._pump.received(self._conn, data)

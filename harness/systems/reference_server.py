@@ -8,6 +8,7 @@ import traceback
 from collections import deque
 from dataclasses import replace
 from itertools import count
+from typing import cast
 
 from harness.reference.broker.config import BrokerConfig
 from harness.reference.broker.machine import BrokerMachine
@@ -140,9 +141,9 @@ class _Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            self._transport = transport
-            self._server.opened(self)
+        # A cast, not a test: uvloop's transports are no subclass of asyncio's, and were once taken for nothing.
+        self._transport = cast(asyncio.Transport, transport)
+        self._server.opened(self)
 
     def data_received(self, data: bytes) -> None:
         self._server.received(self, data)
