@@ -371,7 +371,8 @@ class BrokerAcks(Invariant[BrokerAcksState]):
                 if session.kind in ("shared", "key_shared"):
                     continue
                 if acked.remaining:
-                    done = (acked.remaining & -acked.remaining) - 1
+                    # Every member whose bit is gone: the client names those it acknowledged one by one before, too.
+                    done = ~acked.remaining
                     ledger.cleared[acked.position] = ledger.cleared.get(acked.position, 0) | done
                     covered = (acked.position[0], acked.position[1] - 1)
                 else:
