@@ -42,6 +42,12 @@ PASSING_HISTORIES_KEPT = 200
 """Histories of runs without a finding that stay on disk in one pair; a nightly run would fill it otherwise."""
 
 
+ERROR_LOG = "harness-errors.log"
+
+ERROR_LINES = 4
+"""Lines of an error that verdicts quote: the first, which says what, and the last ones, which often say why."""
+
+
 class Watcher(Protocol):
     """Whoever shows the progress of a gate run to a person."""
 
@@ -278,8 +284,7 @@ class Gate:
             runs[family] = runs.get(family, 0) + 1
             run.pair.events += outcome.events
             if outcome.error is not None:
-                run.pair.errors.append(outcome.error)
-                run.family_errors.setdefault(family, outcome.error)
+                self._note_error(run, family, outcome.error, f"{found_by}: {outcome.error}")
             else:
                 run.tally.add(outcome.judgement)
                 for finding in run.findings.add(plan, outcome, found_by):
@@ -304,13 +309,17 @@ class Gate:
 
     def _harness_failed(self, run: _PairRun, family: str, error: Exception) -> None:
         said = str(error) if isinstance(error, (AdapterError, WorldBroken)) else f"{type(error).__name__}: {error}"
+        self._note_error(run, family, said, "".join(traceback.format_exception(error)))
+
+    def _note_error(self, run: _PairRun, family: str, said: str, whole: str) -> None:
+        """Keep an error of the harness: in few lines for the verdicts, whole in a log for whoever mends it."""
+        short = _shortened(said)
         with self._lock:
-            run.pair.errors.append(said)
-            run.family_errors.setdefault(family, said)
-            # The log is for whoever mends the harness; where even that cannot be written, the error itself is told.
-            with suppress(OSError), (self._request.report / "harness-errors.log").open("a", encoding="utf-8") as log:
-                trace = "".join(traceback.format_exception(error))
-                log.write(f"{run.pair.system} x {run.pair.client} {family}\n{trace}\n")
+            run.pair.errors.append(short)
+            run.family_errors.setdefault(family, short)
+            # Where even the log cannot be written, the error itself is still told.
+            with suppress(OSError), (self._request.report / ERROR_LOG).open("a", encoding="utf-8") as log:
+                log.write(f"{run.pair.system} x {run.pair.client} {family}\n{whole}\n\n")
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
@@ -410,6 +419,13 @@ def clause_text(clause: Clause) -> ClauseText:
         binds=clause.binds,
         source=clause.source,
     )
+
+
+def _shortened(error: str) -> str:
+    lines = error.strip().splitlines()
+    if len(lines) <= ERROR_LINES:
+        return "\n".join(lines)
+    return "\n".join([f"{lines[0]} (in full in {ERROR_LOG})", *lines[1 - ERROR_LINES :]])
 
 
 def _versions(pair: Pair) -> dict[str, str]:

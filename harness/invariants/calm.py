@@ -25,6 +25,7 @@ class Calm:
         self.drained = False
         self.crashes = 0
         self.last_fault = -1
+        self.drained_at = -1
         self.healed_ns = 0
 
     def observe(self, event: Event) -> bool:
@@ -37,6 +38,7 @@ class Calm:
         elif event.kind == "quiescent":
             if not self.faulty and event.extra.get("drained") is True and not self.drained:
                 self.drained = True
+                self.drained_at = event.index
                 return True
         elif event.kind not in HARMLESS:
             self.faulty = True

@@ -613,6 +613,9 @@ class ChunkReassembly(Invariant[ReassemblyState]):
         key = (*state.key, consumer)
         _, expiry, most = self._limits(state, consumer)
         for assembly in reader.scan.done:
+            if assembly.completed > state.calm.drained_at:
+                # Came after the drain, when nobody received any more (another consumer's close set it free, say).
+                continue
             session, crowded, discards = reader.owners[assembly.completed]
             kept = session in state.present and assembly.pieces[0].index > session.opened
             if crowded or reader.spoiled or not kept or consumer in state.members.names_reused:

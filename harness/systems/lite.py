@@ -9,6 +9,8 @@ import socket
 import tempfile
 from pathlib import Path
 
+import psutil
+
 from harness.processes import ChildProcess
 from harness.setup_error import SetupError
 from harness.systems.handshake import HandshakeFailed, handshake
@@ -122,8 +124,10 @@ class LiteSystem(System):
                         problem = str(error)
                         await asyncio.sleep(POLL_S)
                     else:
-                        if child.alive():
+                        # Whoever took the port in between may be another pulsar-lite, and answer as well.
+                        if _listens(child.pid, port):
                             return True
+                        await asyncio.sleep(POLL_S)
         except TimeoutError as error:
             raise SetupError(
                 f"pulsar-lite does not answer after {START_TIMEOUT_S:.0f} s: {problem}\n{child.logs_tail()}"
@@ -132,6 +136,15 @@ class LiteSystem(System):
         if "ddress already in use" in child.logs_tail():
             return False
         raise SetupError(f"pulsar-lite ended at once, status {status}:\n{child.logs_tail()}")
+
+
+def _listens(pid: int, port: int) -> bool:
+    """Whether that process itself listens on the port, as the kernel sees it."""
+    try:
+        sockets = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return False
+    return any(entry.status == psutil.CONN_LISTEN and entry.laddr.port == port for entry in sockets)
 
 
 def _free_port() -> int:

@@ -47,9 +47,9 @@ class ReferenceSystem(System):
 
     # ------------------------------------------------------------------------------------------------ for worlds
 
-    def set_dedup(self, enabled: bool) -> None:
-        """Switches deduplication on every topic, at once."""
-        self._running().machine.set_dedup(enabled)
+    def set_dedup(self, enabled: bool, prefix: str = "") -> None:
+        """Switches deduplication at once, on every topic whose complete name begins with ``prefix``."""
+        self._running().machine.set_dedup(enabled, prefix)
 
     def cursor(self, topic: str, subscription: str) -> CursorView | None:
         """The subscription as it is now; None when there is none of that name."""

@@ -40,7 +40,7 @@ from harness.systems.system import Address, System
 from harness.worlds.attachments import Attachments
 from harness.worlds.audit import AuditError, Auditor
 from harness.worlds.broken import WorldBroken, WorldStopped
-from harness.worlds.driver import OPERATION_TIMEOUT_MS, Answer, Ask, Driver, Rest, Script
+from harness.worlds.driver import OPERATION_TIMEOUT_MS, Answer, Ask, Driver, Rest, Script, topic_name
 from harness.worlds.plan import Fault, Operation, Plan
 from harness.worlds.record import HEALING, record_cursor, record_fault
 from harness.worlds.world import Outcome
@@ -133,8 +133,7 @@ class RealWorld:
         self.invariants = invariants if invariants is not None else tuple(all_invariants())
         self.address: Address | None = None
         self.toxiproxy = Toxiproxy(progress=progress)
-        # Deduplication is switched for all topics at once, so sessions on such a system cannot overlap.
-        self.lanes = 1 if "dedup_switch" in system.capabilities else LANES
+        self.lanes = LANES
         self._lanes: list[_Lane] = []
         self._free: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
         self._numbers = itertools.count(1)
@@ -478,7 +477,8 @@ class RealSession:
     async def _set_dedup(self, enabled: bool) -> None:
         switch = getattr(self._world.system, "set_dedup", None)
         if "dedup_switch" in self._world.system.capabilities and switch is not None:
-            switch(enabled)
+            # For this run's topics only: other runs are going on beside it.
+            switch(enabled, topic_name(self._run, ""))
             self._recorder.record(layer="fault", kind="dedup", extra={"enabled": enabled})
         else:
             self._recorder.record(layer="fault", kind="dedup", extra={"enabled": False})

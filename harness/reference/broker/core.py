@@ -21,9 +21,19 @@ class Core:
         self.outbox = Outbox()
         self.timers = Timers()
         self.now = 0
-        self.dedup_enabled = config.dedup_enabled
+        self._dedup = {"": config.dedup_enabled}
         self._ledgers = 0
         self._names = 0
+
+    def set_dedup(self, enabled: bool, prefix: str) -> None:
+        """Deduplication of topics whose complete name begins so; the longest prefix that fits a topic decides."""
+        if not prefix:
+            self._dedup.clear()
+        self._dedup[prefix] = enabled
+
+    def dedup_enabled(self, topic: str) -> bool:
+        """Whether a topic made now deduplicates."""
+        return self._dedup[max((prefix for prefix in self._dedup if topic.startswith(prefix)), key=len)]
 
     def new_ledger_id(self) -> int:
         self._ledgers += 1

@@ -217,11 +217,15 @@ class BrokerMachine:
             found.fail_writes()
         return self.core.outbox.drain()
 
-    def set_dedup(self, enabled: bool) -> None:
-        """Switches deduplication for every topic there is and will be."""
-        self.core.dedup_enabled = enabled
+    def set_dedup(self, enabled: bool, prefix: str = "") -> None:
+        """Switches deduplication for every topic, there is or will be, whose complete name begins with ``prefix``.
+
+        A namespace policy does the same to all topics below it; a prefix lets runs side by side choose each its own.
+        """
+        self.core.set_dedup(enabled, prefix)
         for topic in self._topics.all():
-            topic.set_dedup(enabled)
+            if topic.name.complete.startswith(prefix):
+                topic.set_dedup(enabled)
 
     def _settle(self, topic: Topic) -> None:
         topic.finish_writes()

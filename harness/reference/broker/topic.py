@@ -40,7 +40,7 @@ class Topic:
         self.core = core
         self.ledgers = core.parts.ledgers(core.new_ledger_id, core.config.max_entries_per_ledger)
         self.dedup = core.parts.dedup()
-        self.dedup_enabled = core.dedup_enabled
+        self.dedup_enabled = core.dedup_enabled(name.complete)
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self._writing: deque[tuple[StoredEntry, Producer]] = deque()
