@@ -406,6 +406,27 @@ def test_dedup_off_by_default_and_switched():  # DEDUP-09
     assert client.receipts() == [(0, 1, 3)]
 
 
+def test_dedup_is_switched_by_topic_prefix():
+    """Runs side by side choose each its own: one whose name only begins like another's is not meant."""
+    made = bench()
+    base = "persistent://public/default/"
+    made.machine.set_dedup(True, f"{base}run-1-")
+
+    def stored_of_two(producer_id: int, topic: str) -> int:
+        client = made.client()
+        client.produce(producer_id, topic=base + topic)
+        client.frames()
+        client.send(0, producer_id=producer_id)
+        client.send(0, producer_id=producer_id)
+        return sum(1 for _, ledger, _ in client.receipts() if ledger != -1)
+
+    assert [stored_of_two(n, name) for n, name in enumerate(("run-1-0", "run-10-0", "run-2-0"))] == [1, 2, 2]
+    made.machine.set_dedup(False, base)
+    assert stored_of_two(3, "run-1-1") == 1, "the longer prefix decides"
+    made.machine.set_dedup(False)
+    assert stored_of_two(4, "run-1-2") == 2, "the switch for all topics forgets the narrower ones"
+
+
 def test_write_begun_before_dedup_was_on_counts():
     made = bench(storage_latency=MILLISECOND)
     client = made.client()
