@@ -99,7 +99,7 @@ def gate(
     known: Annotated[Path | None, typer.Option("--known", help="List of known failures.")] = None,
     report: Report = None,
     junit: Annotated[Path | None, typer.Option("--junit", help="A further copy of the JUnit file.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Base of all randomness.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Base of all randomness; smoke has its own.")] = None,
     as_json: Json = False,
 ) -> int:
     """Judge systems through clients: red or green, with the shortest reproduction of what is new."""
@@ -129,7 +129,7 @@ def gate(
         select=select,
         known=listed,
         report=directory,
-        seed=secrets.randbelow(2**31) if seed is None else seed,
+        seed=_base_seed(seed, PROFILES[profile].seed),
     )
     with Progress(Console(stderr=True)) as progress:
         result = Gate(
@@ -141,6 +141,13 @@ def gate(
             watcher=progress,
         ).run()
     return _tell(result, directory, junit, as_json)
+
+
+def _base_seed(asked: int | None, of_profile: int | None) -> int:
+    """What the caller asked for, else what the profile always uses, else a new one."""
+    if asked is not None:
+        return asked
+    return secrets.randbelow(2**31) if of_profile is None else of_profile
 
 
 def _default_clients(systems: list[str]) -> list[str]:

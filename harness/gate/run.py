@@ -223,28 +223,31 @@ class Gate:
         profile = self._request.profile
         families = self._families()
         runs = dict.fromkeys(families, 0)
-        together(
-            world.lanes,
-            [
-                partial(self._guarded, run, family, partial(self._directed_run, run, runs, world, family, name, plan))
-                for family, name, plan in self._directed(run.pair, families)
-            ],
-            world.stop,
-        )
+        work = [
+            partial(self._guarded, run, family, partial(self._directed_run, run, runs, world, family, name, plan))
+            for family, name, plan in self._directed(run.pair, families)
+        ]
+        first = self._exploring(run, runs, world, families, 0) if profile.explore_seconds > 0 else []
+        # One piece of exploration is several examples one after another: begun first, it does not end last.
+        self._together(run, world, [*first, *work] if world.lanes > 1 else [*work, *first])
         left = max(0.0, self._started + profile.explore_seconds - monotonic())
         ends = monotonic() + left / pairs_left
-        for chunk in count():
-            live = [family for family in families if chunk * profile.chunk < profile.examples]
+        for chunk in count(1):
+            live = families if chunk * profile.chunk < profile.examples else []
             if not live or monotonic() >= ends or len(run.pair.errors) >= ERRORS_BEFORE_GIVING_UP:
                 return
-            together(
-                world.lanes,
-                [
-                    partial(self._guarded, run, family, partial(self._explore, run, runs, world, family, chunk))
-                    for family in live
-                ],
-                world.stop,
-            )
+            self._together(run, world, self._exploring(run, runs, world, live, chunk))
+
+    def _together(self, run: _PairRun, world: World, work: Sequence[Callable[[], None]]) -> None:
+        together(world.lanes, work, world.stop)
+
+    def _exploring(
+        self, run: _PairRun, runs: dict[str, int], world: World, families: Sequence[str], chunk: int
+    ) -> list[Callable[[], None]]:
+        return [
+            partial(self._guarded, run, family, partial(self._explore, run, runs, world, family, chunk))
+            for family in families
+        ]
 
     def _directed_run(
         self, run: _PairRun, runs: dict[str, int], world: World, family: str, name: str, plan: Plan

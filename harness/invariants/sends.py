@@ -94,9 +94,10 @@ class SendBook:
         return len(self.of(send.digest)) > 1
 
     def contested(self, send: Send) -> bool:
-        """Whether another send had this explicit id while this one was open: the client cannot tell their answers apart.
+        """Whether another send had this explicit id while this one was open.
 
-        A send that ended UNKNOWN may be pending in its client for longer than its call.
+        The client itself cannot tell their answers apart. A send that ended UNKNOWN may be pending in its client for
+        longer than its call.
         """
         if send.explicit is None:
             return False

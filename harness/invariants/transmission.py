@@ -170,12 +170,11 @@ class Transmission(Invariant[TransmissionState]):
         frame_key: FrameKey = (wire[0], event.chunk_uuid, event.chunk_id)
         known = state.first.get(frame_key, [])
         earlier = next((one for one in reversed(known) if not self._another_message(one.frame, event)), None)
-        if known and earlier is None:
-            if not state.book.explicit and not state.book.renumbered:
-                yield state.anomaly(
-                    "PROD-05", "sequence-id-reused", f"id {wire[0]} was given to two different messages",
-                    known[-1].frame.index, event.index,
-                )  # fmt: skip
+        if known and earlier is None and not state.book.explicit and not state.book.renumbered:
+            yield state.anomaly(
+                "PROD-05", "sequence-id-reused", f"id {wire[0]} was given to two different messages",
+                known[-1].frame.index, event.index,
+            )  # fmt: skip
         if earlier is None:
             yield from self._fresh(state, session, event, frame_key, wire[0])
         else:

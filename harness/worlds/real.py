@@ -46,7 +46,7 @@ from harness.worlds.record import HEALING, record_cursor, record_fault
 from harness.worlds.world import Outcome
 
 CLIENT_HANDLES = ("a", "b")
-LANES = 10
+LANES = 24
 """Sessions that may be open at once: a session mostly waits, so one after another would leave the machine idle."""
 
 DRAIN_LIMIT_MS = 6_000
