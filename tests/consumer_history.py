@@ -30,8 +30,9 @@ class ConsumerHistory(History):
     def consumer(self, name: str = CONSUMER, kind: str = "exclusive", conn: int = 1, **options: Any) -> None:
         """Create a consumer through the API, subscribe it on the wire and grant its queue (default 10)."""
         options.setdefault("queue", 10)
-        made = self.invoke("consumer", consumer=name, subscription=SUBSCRIPTION,
-                           extra={"type": kind, "options": options})
+        made = self.invoke(
+            "consumer", consumer=name, subscription=SUBSCRIPTION, extra={"type": kind, "options": options}
+        )
         self.subscribe(name, kind, conn)
         self.flow(options["queue"], name, conn)
         self.complete(made)
@@ -51,34 +52,78 @@ class ConsumerHistory(History):
         self._requests += 1
         self.wire(kind, name, conn, request_id=self._requests)
 
-    def wire(self, kind: str, name: str = CONSUMER, conn: int = 1, *, to: str = "broker", sides: str = "both",
-             **columns: Any) -> None:
+    def wire(
+        self, kind: str, name: str = CONSUMER, conn: int = 1, *, to: str = "broker", sides: str = "both", **columns: Any
+    ) -> None:
         """A frame of a consumer at both taps, or at one (``sides``)."""
         extra = {"consumer_id": 1} | columns.pop("extra", {})
         order = ("client", "broker") if to == "broker" else ("broker", "client")
         for side in order:
             if sides in ("both", side):
-                self.frame(kind, side=side, to=to, conn=conn, consumer=name, subscription=SUBSCRIPTION,
-                           extra=dict(extra), **columns)
+                self.frame(
+                    kind,
+                    side=side,
+                    to=to,
+                    conn=conn,
+                    consumer=name,
+                    subscription=SUBSCRIPTION,
+                    extra=dict(extra),
+                    **columns,
+                )
 
     def flow(self, permits: int, name: str = CONSUMER, conn: int = 1) -> None:
         self.wire("FLOW", name, conn, permits=permits)
 
-    def message(self, ledger: int, entry: int, payload: str | None = None, name: str = CONSUMER, conn: int = 1,
-                sides: str = "both", count: int = 0, **columns: Any) -> None:
+    def message(
+        self,
+        ledger: int,
+        entry: int,
+        payload: str | None = None,
+        name: str = CONSUMER,
+        conn: int = 1,
+        sides: str = "both",
+        count: int = 0,
+        **columns: Any,
+    ) -> None:
         columns.setdefault("num_messages", 1)
         if payload is not None or columns["num_messages"] == 1:
             columns.setdefault("payload_digest", digest(payload or f"{ledger}:{entry}"))
-        self.wire("MESSAGE", name, conn, to="client", sides=sides, ledger_id=ledger, entry_id=entry,
-                  redelivery_count=count, **columns)
+        self.wire(
+            "MESSAGE",
+            name,
+            conn,
+            to="client",
+            sides=sides,
+            ledger_id=ledger,
+            entry_id=entry,
+            redelivery_count=count,
+            **columns,
+        )
 
-    def ack(self, *positions: tuple[int, int], name: str = CONSUMER, conn: int = 1, cumulative: bool = False,
-            sides: str = "both", ack_set: list[int] | None = None, **columns: Any) -> None:
+    def ack(
+        self,
+        *positions: tuple[int, int],
+        name: str = CONSUMER,
+        conn: int = 1,
+        cumulative: bool = False,
+        sides: str = "both",
+        ack_set: list[int] | None = None,
+        **columns: Any,
+    ) -> None:
         """An ACK frame."""
-        ids = [{"ledger": ledger, "entry": entry} | ({"ack_set": ack_set} if ack_set else {})
-               for ledger, entry in positions]
-        self.wire("ACK", name, conn, sides=sides, ack_type="cumulative" if cumulative else "individual",
-                  extra={"ids": ids}, **columns)
+        ids = [
+            {"ledger": ledger, "entry": entry} | ({"ack_set": ack_set} if ack_set else {})
+            for ledger, entry in positions
+        ]
+        self.wire(
+            "ACK",
+            name,
+            conn,
+            sides=sides,
+            ack_type="cumulative" if cumulative else "individual",
+            extra={"ids": ids},
+            **columns,
+        )
 
     def redeliver(self, *positions: tuple[int, int], name: str = CONSUMER, conn: int = 1, sides: str = "both") -> None:
         ids = [{"ledger": ledger, "entry": entry} for ledger, entry in positions]
@@ -90,16 +135,18 @@ class ConsumerHistory(History):
 
     # --- the application ----------------------------------------------------------------------------------------
 
-    def call(self, verb: str, at: tuple[int, int] | None = None, name: str = CONSUMER, outcome: str = "ok",
-             **columns: Any) -> Event:
+    def call(
+        self, verb: str, at: tuple[int, int] | None = None, name: str = CONSUMER, outcome: str = "ok", **columns: Any
+    ) -> Event:
         """A whole consumer call: ``ack``, ``ack_cumulative``, ``nack``, ``seek``, ``close``, ``unsubscribe``."""
         if at is not None:
             columns |= {"ledger_id": at[0], "entry_id": at[1]}
         made = self.invoke(verb, consumer=name, subscription=SUBSCRIPTION, **columns)
         return self.complete(made, outcome)
 
-    def receive(self, ledger: int, entry: int, payload: str | None = None, name: str = CONSUMER,
-                count: int = 0, **columns: Any) -> None:
+    def receive(
+        self, ledger: int, entry: int, payload: str | None = None, name: str = CONSUMER, count: int = 0, **columns: Any
+    ) -> None:
         made = self.invoke("receive", consumer=name, subscription=SUBSCRIPTION)
         columns.setdefault("payload_digest", digest(payload or f"{ledger}:{entry}"))
         self.complete(made, ledger_id=ledger, entry_id=entry, redelivery_count=count, **columns)
@@ -110,16 +157,29 @@ class ConsumerHistory(History):
         self.wait(500)
         self.complete(made, extra={"empty": True})
 
-    def delivered(self, ledger: int, entry: int, payload: str | None = None, name: str = CONSUMER, conn: int = 1,
-                  count: int = 0, **columns: Any) -> None:
+    def delivered(
+        self,
+        ledger: int,
+        entry: int,
+        payload: str | None = None,
+        name: str = CONSUMER,
+        conn: int = 1,
+        count: int = 0,
+        **columns: Any,
+    ) -> None:
         """MESSAGE and the receive that takes it."""
         self.message(ledger, entry, payload, name, conn, count=count, **columns)
         self.receive(ledger, entry, payload, name, count)
 
     def published(self, ledger: int, entry: int, payload: str | None = None) -> None:
         """SEND and receipt of a plain message."""
-        self.both("SEND", producer="p", sequence_id=entry, payload_digest=digest(payload or f"{ledger}:{entry}"),
-                  num_messages=1)
+        self.both(
+            "SEND",
+            producer="p",
+            sequence_id=entry,
+            payload_digest=digest(payload or f"{ledger}:{entry}"),
+            num_messages=1,
+        )
         self.both("SEND_RECEIPT", to="client", producer="p", sequence_id=entry, ledger_id=ledger, entry_id=entry)
 
     def end(self, *entries: tuple[int, int], drained: bool = True) -> None:

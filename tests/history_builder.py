@@ -56,8 +56,12 @@ class History:
         columns.setdefault("payload_digest", digest(payload))
         invoked = self.invoke("send", **columns)
         return self.complete(
-            invoked, outcome, error=error, batch_index=batch_index,
-            ledger_id=at[0] if at else None, entry_id=at[1] if at else None,
+            invoked,
+            outcome,
+            error=error,
+            batch_index=batch_index,
+            ledger_id=at[0] if at else None,
+            entry_id=at[1] if at else None,
             extra={"duplicate": True} if duplicate else {},
         )
 
@@ -110,9 +114,7 @@ class History:
         else:
             self.frame("SEND", side=side, conn=conn, **made)
 
-    def receipt(
-        self, sequence_id: int, at: tuple[int, int] | None, side: str | None = None, **columns: Any
-    ) -> None:
+    def receipt(self, sequence_id: int, at: tuple[int, int] | None, side: str | None = None, **columns: Any) -> None:
         """A SEND_RECEIPT (``at`` None: a duplicate), at both taps unless ``side`` says where."""
         made = {"producer": PRODUCER, "sequence_id": sequence_id} | columns
         made["extra"] = {"producer_id": 0, "duplicate": at is None}
@@ -136,7 +138,9 @@ class History:
         columns: dict[str, Any] = {"producer": PRODUCER, "conn": conn, "request_id": request_id}
         self.both("PRODUCER", **columns, extra={"producer_id": 0})
         self.both(
-            "PRODUCER_SUCCESS", to="client", **columns,
+            "PRODUCER_SUCCESS",
+            to="client",
+            **columns,
             extra={"producer_id": 0, "last_sequence_id": last, "ready": True, "request": "PRODUCER"},
         )
 
@@ -155,8 +159,12 @@ class History:
     def acknowledged(self, invoked: Event, at: tuple[int, int] | None, **columns: Any) -> Event:
         """A send completes ``ok``; ``at`` None: as a duplicate."""
         return self.complete(
-            invoked, "ok", ledger_id=at[0] if at else None, entry_id=at[1] if at else None,
-            extra={} if at else {"duplicate": True}, **columns,
+            invoked,
+            "ok",
+            ledger_id=at[0] if at else None,
+            entry_id=at[1] if at else None,
+            extra={} if at else {"duplicate": True},
+            **columns,
         )
 
     # --- faults and the end --------------------------------------------------------------------------------------

@@ -164,9 +164,7 @@ class RawClient:
     def receipts(self) -> list[tuple[int, int, int]]:
         """(sequence id, ledger, entry) of SEND_RECEIPT frames; -1 for the sentinel."""
         found = [frame.command.send_receipt for frame in self.frames() if frame.command.HasField("send_receipt")]
-        return [
-            (r.sequence_id, _signed(r.message_id.ledgerId), _signed(r.message_id.entryId)) for r in found
-        ]
+        return [(r.sequence_id, _signed(r.message_id.ledgerId), _signed(r.message_id.entryId)) for r in found]
 
 
 def _signed(number: int) -> int:

@@ -493,9 +493,29 @@ def unload() -> None:
 
 def scenarios() -> Iterator[Callable[[], None]]:
     yield from (
-        plain, batches_and_compression, chunks, too_big, dedup, dedup_over_cuts, resend_without_dedup, consume_over_cut,
-        shared, failover, exclusive, producer_busy, key_shared, negative_ack, dead_letters, batch_index_acks, readers,
-        seeks, unsubscribes, partitions, delayed, broker_crash, unload,
+        plain,
+        batches_and_compression,
+        chunks,
+        too_big,
+        dedup,
+        dedup_over_cuts,
+        resend_without_dedup,
+        consume_over_cut,
+        shared,
+        failover,
+        exclusive,
+        producer_busy,
+        key_shared,
+        negative_ack,
+        dead_letters,
+        batch_index_acks,
+        readers,
+        seeks,
+        unsubscribes,
+        partitions,
+        delayed,
+        broker_crash,
+        unload,
     )
 
 

@@ -30,7 +30,8 @@ def broker(tmp_path_factory):
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [binary, "--config", folder / "config.toml", "--addr", f"127.0.0.1:{port}", "--db-path", folder / "db"],
-            stdout=log, stderr=log,
+            stdout=log,
+            stderr=log,
         )
     for _ in range(200):
         with socket.socket() as probe:

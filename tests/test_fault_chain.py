@@ -73,7 +73,8 @@ async def test_produce_consume_and_survive_a_cut_through_the_whole_chain(tmp_pat
     host, port = await tap_b.start()
     child = await ChildProcess.spawn_piped(
         [sys.executable, "-c", CLIENT, f"pulsar://{host}:{port}", tmp_path / "client.log"],
-        name="client", log=tmp_path / "stderr",
+        name="client",
+        log=tmp_path / "stderr",
     )
     try:
         async with asyncio.timeout(40):
@@ -108,7 +109,8 @@ async def test_produce_consume_and_survive_a_cut_through_the_whole_chain(tmp_pat
         assert opened == closed
     # What the client sent passed tap B before tap A, and the answer the other way round (until the cut lost some).
     for kind, first, second in (
-        ("SEND", "tap.client", "tap.broker"), ("SEND_RECEIPT", "tap.broker", "tap.client"),
+        ("SEND", "tap.client", "tap.broker"),
+        ("SEND_RECEIPT", "tap.broker", "tap.client"),
         ("MESSAGE", "tap.broker", "tap.client"),
     ):
         pairs = list(zip(of(events, first, kind)[:MESSAGES], of(events, second, kind)[:MESSAGES], strict=True))

@@ -78,9 +78,7 @@ def test_recorder_numbers_events_of_all_threads_in_the_order_observers_see_them(
     seen: list[int] = []
     stored: list[Event] = []
     recorder = Recorder("r", time.monotonic_ns, [lambda event: seen.append(event.index)], stored)
-    threads = [
-        threading.Thread(target=lambda: [recorder.record(kind="x") for _ in range(300)]) for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: [recorder.record(kind="x") for _ in range(300)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -112,7 +110,10 @@ def test_a_killed_run_keeps_everything_up_to_the_last_flush(tmp_path):
         "while True: recorder.record(kind='later'); time.sleep(0.001)\n"
     )
     child = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True, cwd=Path.cwd(),
+        [sys.executable, "-c", script, str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path.cwd(),
         env={**os.environ, "PYTHONPATH": str(Path(parquet.__file__).parents[2])},
     )
     assert child.stdout is not None

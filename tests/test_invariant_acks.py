@@ -69,8 +69,12 @@ def again(*entries: int) -> Story:
 up = {"verb": "ack_cumulative"}
 
 CASES[("C1", "cumulative-acks-not-increasing")] = (
-    story(got(0, 1, 2), step("call", "ack_cumulative", (1, 2)), step("ack", (1, 1), cumulative=True),
-          step("ack", (1, 1), cumulative=True)),
+    story(
+        got(0, 1, 2),
+        step("call", "ack_cumulative", (1, 2)),
+        step("ack", (1, 1), cumulative=True),
+        step("ack", (1, 1), cumulative=True),
+    ),
     story(got(0, 1, 2), acked(0, 2, **up)),
 )
 CASES[("ACK-CUM-02", "acked-beyond-the-call")] = (
@@ -92,7 +96,8 @@ def inside_batch(frame_set: list[int] | None) -> Story:
 
 CASES[("ACK-CUM-06", "acked-beyond-the-call")] = (inside_batch(None), inside_batch([0b110]))
 CASES[("ACK-IND-03", "acked-without-being-asked")] = (
-    story(got(0, 1), step("ack", (1, 1))), story(got(0, 1), acked(1)),
+    story(got(0, 1), step("ack", (1, 1))),
+    story(got(0, 1), acked(1)),
 )
 
 
@@ -114,20 +119,24 @@ CASES[("ACK-CUM-04", "cumulative-ack-on-shared")] = (
     story(got(0), step("call", "ack_cumulative", (1, 0), outcome="fail"), kind="shared"),
 )
 CASES[("ACK-IND-01", "ack-never-sent")] = (
-    story(got(0), acked(0, frame=False), end(0)), story(got(0), acked(0), end(0)),
+    story(got(0), acked(0, frame=False), end(0)),
+    story(got(0), acked(0), end(0)),
 )
 CASES[("CCLOSE-02", "closed-before-acks")] = (
     story(got(0), acked(0, frame=False), step("request", "CLOSE_CONSUMER"), step("answer")),
     story(got(0), acked(0), step("request", "CLOSE_CONSUMER"), step("answer")),
 )
 CASES[("ACK-25", "acked-message-came-back")] = (
-    story(got(0, 1), acked(0), again(0, 1)), story(got(0, 1), acked(0), again(1)),
+    story(got(0, 1), acked(0), again(0, 1)),
+    story(got(0, 1), acked(0), again(1)),
 )
 CASES[("ACK-IND-06", "acked-message-came-back")] = (
-    story(got(0, 1), acked(0, 0), again(0, 1)), story(got(0, 1), acked(0, 0), again(1)),
+    story(got(0, 1), acked(0, 0), again(0, 1)),
+    story(got(0, 1), acked(0, 0), again(1)),
 )
 CASES[("C5", "acked-message-came-back")] = (
-    story(got(0, 1, 2), acked(1, **up), again(1, 2)), story(got(0, 1, 2), acked(1, **up), again(2)),
+    story(got(0, 1, 2), acked(1, **up), again(1, 2)),
+    story(got(0, 1, 2), acked(1, **up), again(2)),
 )
 
 
@@ -179,10 +188,18 @@ CASES[("ACK-IND-04", "ack-not-answered")] = (receipts(late=True), receipts(77, l
 
 
 def cursor(ledger: int | None, entry: int | None, **extra: Any) -> Story:
-    return lambda history: history.add(
-        layer="admin", kind="CURSOR", topic=TOPIC, subscription=SUBSCRIPTION, ledger_id=ledger, entry_id=entry,
-        extra=extra,
-    ) and None
+    return lambda history: (
+        history.add(
+            layer="admin",
+            kind="CURSOR",
+            topic=TOPIC,
+            subscription=SUBSCRIPTION,
+            ledger_id=ledger,
+            entry_id=entry,
+            extra=extra,
+        )
+        and None
+    )
 
 
 CASES[("C2", "mark-delete-went-back")] = (
@@ -199,7 +216,8 @@ CASES[("C3", "crash-lost-too-much")] = (
     story(got(0, 1), acked(0, 1), cursor(1, 0), long_ago, cursor(1, 1), crash, cursor(1, 0)),
 )
 CASES[("C4", "unacked-entry-deleted")] = (
-    story(got(0, 1), acked(0), cursor(1, 1), end(0, 1)), story(got(0, 1), acked(0, 1), cursor(1, 1), end(0, 1)),
+    story(got(0, 1), acked(0), cursor(1, 1), end(0, 1)),
+    story(got(0, 1), acked(0, 1), cursor(1, 1), end(0, 1)),
 )
 
 

@@ -37,14 +37,32 @@ class Chunks(ConsumerHistory):
         """A piece as it leaves the producer."""
         extra = {"producer_id": 1, "is_chunk": True, "metadata": {"total_chunk_msg_size": total}}
         columns.setdefault("sequence_id", 0)
-        self.both("SEND", producer="p", payload_digest=digest(f"{uuid}{number}"), payload_size=size, num_messages=1,
-                  chunk_uuid=uuid, chunk_id=number, num_chunks=count, extra=extra, **columns)
+        self.both(
+            "SEND",
+            producer="p",
+            payload_digest=digest(f"{uuid}{number}"),
+            payload_size=size,
+            num_messages=1,
+            chunk_uuid=uuid,
+            chunk_id=number,
+            num_chunks=count,
+            extra=extra,
+            **columns,
+        )
 
     def receipt(self, entry: int, side: str = "both") -> None:
         for name in ("broker", "client"):
             if side in ("both", name):
-                self.frame("SEND_RECEIPT", side=name, to="client", producer="p", sequence_id=0, ledger_id=1,
-                           entry_id=entry, extra={"producer_id": 1})
+                self.frame(
+                    "SEND_RECEIPT",
+                    side=name,
+                    to="client",
+                    producer="p",
+                    sequence_id=0,
+                    ledger_id=1,
+                    entry_id=entry,
+                    extra={"producer_id": 1},
+                )
 
     def stored(self, *entries: tuple[str, int, int]) -> None:
         for uuid, number, entry in entries:
@@ -75,10 +93,12 @@ good = script(*WHOLE, ("got", "u", 2), *END)
 # --- reassembly ---------------------------------------------------------------------------------------------------
 
 CASES[("K1", "delivered-without-all-pieces")] = (
-    script(("sent", "u"), ("pieces", "u", 0, 1), ("got", "u", 1)), good,
+    script(("sent", "u"), ("pieces", "u", 0, 1), ("got", "u", 1)),
+    good,
 )
 CASES[("K1", "wrong-first-piece")] = (
-    script(*WHOLE, ("got", "u", 2, {"first": [1, 1]})), script(*WHOLE, ("got", "u", 2, {"first": [1, 0]})),
+    script(*WHOLE, ("got", "u", 2, {"first": [1, 1]})),
+    script(*WHOLE, ("got", "u", 2, {"first": [1, 0]})),
 )
 CASES[("K2", "part-or-mixture")] = (script(("sent", "x"), ("pieces", "u", 0, 1, 2), ("got", "u", 2)), good)
 CASES[("CHUNK-06", "wrong-length")] = (script(*WHOLE, ("got", "u", 2, 20)), good)
@@ -86,18 +106,24 @@ CASES[("K3", "delivered-twice")] = (script(*WHOLE, ("got", "u", 2), ("got", "u",
 CASES[("K4", "complete-message-not-delivered")] = (script(*WHOLE, *END), good)
 again = (("sent", "u"), ("pieces", "u", 0, 0, 1, 2))
 CASES[("CHUNK-07", "complete-message-not-delivered")] = (
-    script(*again, *END), script(*again, ("got", "u", 3), *END),
+    script(*again, *END),
+    script(*again, ("got", "u", 3), *END),
 )
 lone = (("sent", "u"), ("pieces", "x", 1), ("pieces", "u", 0, 1, 2, {"first": 1}))
 CASES[("CHUNK-09", "complete-message-not-delivered")] = (script(*lone, *END), script(*lone, ("got", "u", 3), *END))
-gaps = (*(("pieces", f"x{n}", 1, {"first": n}) for n in range(3)), ("sent", "u"),
-        ("pieces", "u", 0, 1, 2, {"first": 3}))
+gaps = (
+    *(("pieces", f"x{n}", 1, {"first": n}) for n in range(3)),
+    ("sent", "u"),
+    ("pieces", "u", 0, 1, 2, {"first": 3}),
+)
 CASES[("CHUNK-EXP-05", "complete-message-not-delivered")] = (
-    script(*gaps, *END, max_pending_chunked=2), script(*gaps, ("got", "u", 5), *END, max_pending_chunked=2),
+    script(*gaps, *END, max_pending_chunked=2),
+    script(*gaps, ("got", "u", 5), *END, max_pending_chunked=2),
 )
 slow = (("sent", "u"), ("pieces", "u", 0, 1, 2, {"every": 400}))
 CASES[("CHUNK-EXP-03", "complete-message-not-delivered")] = (
-    script(*slow, *END, expire_chunks_ms=1000), script(*slow, ("got", "u", 2), *END, expire_chunks_ms=1000),
+    script(*slow, *END, expire_chunks_ms=1000),
+    script(*slow, ("got", "u", 2), *END, expire_chunks_ms=1000),
 )
 
 # --- expiry -------------------------------------------------------------------------------------------------------
@@ -106,7 +132,8 @@ orphan = (("pieces", "o", 0, 1, {"first": 10}), ("wait", 1500))
 acked = (("ack", (1, 10), (1, 11)),)
 watched = (("wait", 5 * SECOND), ("quiescent",))
 CASES[("CHUNK-EXP-01", "orphan-never-expired")] = (
-    script(*orphan, *watched, expire_chunks_ms=1000), script(*orphan, *acked, *watched, expire_chunks_ms=1000),
+    script(*orphan, *watched, expire_chunks_ms=1000),
+    script(*orphan, *acked, *watched, expire_chunks_ms=1000),
 )
 before = (*WHOLE, ("got", "u", 2))
 CASES[("CHUNK-EXP-02", "orphan-never-expired")] = (
@@ -119,18 +146,21 @@ CASES[("K5", "incomplete-message-acked-early")] = (
 )
 crowd = tuple(("pieces", f"u{n}", 0, {"first": n}) for n in range(3))
 CASES[("CHUNK-EXP-04", "evicted-message-acked")] = (
-    script(*crowd, ("ack", (1, 0)), *END, max_pending_chunked=2), script(*crowd, *END, max_pending_chunked=2),
+    script(*crowd, ("ack", (1, 0)), *END, max_pending_chunked=2),
+    script(*crowd, *END, max_pending_chunked=2),
 )
 auto = {"max_pending_chunked": 2, "auto_ack_oldest_chunked": True}
 CASES[("CHUNK-EXP-04", "evicted-message-not-acked")] = (
-    script(*crowd, *END, **auto), script(*crowd, ("ack", (1, 0)), *END, **auto),
+    script(*crowd, *END, **auto),
+    script(*crowd, ("ack", (1, 0)), *END, **auto),
 )
 
 # --- acknowledgement ----------------------------------------------------------------------------------------------
 
 taken = (*WHOLE, ("got", "u", 2), ("call", "ack", (1, 2)))
 CASES[("CHUNK-10", "pieces-not-acked")] = (
-    script(*taken, ("ack", (1, 2)), *END), script(*taken, ("ack", (1, 0), (1, 1), (1, 2)), *END),
+    script(*taken, ("ack", (1, 2)), *END),
+    script(*taken, ("ack", (1, 0), (1, 1), (1, 2)), *END),
 )
 nacked = (*WHOLE, ("got", "u", 2), ("call", "nack", (1, 2)))
 CASES[("CHUNK-10", "only-part-asked-again")] = (
@@ -157,15 +187,20 @@ def publish(*steps: tuple[Any, ...]) -> Story:
 
 sends = tuple(("out", "u", number) for number in range(3))
 CASES[("CHUNK-02", "wrong-piece-sizes")] = (
-    publish(("out", "u", 0, {"size": 9}), ("out", "u", 1, {"size": 11}), ("out", "u", 2)), publish(*sends),
+    publish(("out", "u", 0, {"size": 9}), ("out", "u", 1, {"size": 11}), ("out", "u", 2)),
+    publish(*sends),
 )
 CASES[("CHUNK-03", "wrong-chunk-labels")] = (publish(("out", "u", 0), ("out", "u", 2)), publish(*sends))
 
 
 @pytest.mark.parametrize(
     "steps",
-    [(("out", "u", 0), ("out", "u", 1, {"sequence_id": 5})), (("out", "u", 0), ("out", "u", 1, {"total": 31})),
-     (("out", "u", 0, {"count": 1}),), (("out", "u", 3),)],
+    [
+        (("out", "u", 0), ("out", "u", 1, {"sequence_id": 5})),
+        (("out", "u", 0), ("out", "u", 1, {"total": 31})),
+        (("out", "u", 0, {"count": 1}),),
+        (("out", "u", 3),),
+    ],
 )
 def test_wrong_labels_of_every_kind_are_named(steps: tuple[tuple[Any, ...], ...]) -> None:
     history = Chunks()
@@ -270,13 +305,19 @@ def test_the_same_bytes_sent_twice_are_not_blamed() -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "done"),
-    [((0, 1, 2), 1), ((0, 1, 0, 1, 2), 1), ((0, 1, 1, 2), 1), ((0, 2), 0), ((0, 2, 1), 0), ((1, 2), 0),
-     ((0, 1, 2, 2), 1), ((0, 1, 2, 0, 1, 2), 2)],
+    [
+        ((0, 1, 2), 1),
+        ((0, 1, 0, 1, 2), 1),
+        ((0, 1, 1, 2), 1),
+        ((0, 2), 0),
+        ((0, 2, 1), 0),
+        ((1, 2), 0),
+        ((0, 1, 2, 2), 1),
+        ((0, 1, 2, 0, 1, 2), 2),
+    ],
 )
 def test_the_scan_accepts_exactly_the_complete_runs(numbers: tuple[int, ...], done: int) -> None:
     scan = Scan()
     for index, number in enumerate(numbers):
         scan.take("u", Piece((1, index), number, 3, index, index, 1))
     assert len(scan.done) == done
-
-

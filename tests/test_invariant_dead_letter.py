@@ -72,17 +72,38 @@ class Letters(ConsumerHistory):
 
     def take(self, count: int) -> None:
         made = self.invoke("receive", consumer="c", subscription=SUBSCRIPTION)
-        self.complete(made, ledger_id=1, entry_id=0, redelivery_count=count, payload_digest=digest("poison"),
-                      extra={"properties": {"a": "b"}})
+        self.complete(
+            made,
+            ledger_id=1,
+            entry_id=0,
+            redelivery_count=count,
+            payload_digest=digest("poison"),
+            extra={"properties": {"a": "b"}},
+        )
 
     def copy(self, sequence: int = 0, receipt: bool = True, payload: str = "poison", **properties: str) -> None:
         given = {"a": "b", "ORIGIN_MESSAGE_ID": "(1,0,-1,-1)", "REAL_TOPIC": TOPIC} | properties
         kept = {name: value for name, value in given.items() if value}
-        self.both("SEND", topic=DLQ, producer="d", sequence_id=sequence, payload_digest=digest(payload),
-                  num_messages=1, extra={"producer_id": 9, "metadata": {"properties": kept}})
+        self.both(
+            "SEND",
+            topic=DLQ,
+            producer="d",
+            sequence_id=sequence,
+            payload_digest=digest(payload),
+            num_messages=1,
+            extra={"producer_id": 9, "metadata": {"properties": kept}},
+        )
         if receipt:
-            self.both("SEND_RECEIPT", to="client", topic=DLQ, producer="d", sequence_id=sequence, ledger_id=7,
-                      entry_id=sequence, extra={"producer_id": 9})
+            self.both(
+                "SEND_RECEIPT",
+                to="client",
+                topic=DLQ,
+                producer="d",
+                sequence_id=sequence,
+                ledger_id=7,
+                entry_id=sequence,
+                extra={"producer_id": 9},
+            )
 
 
 def letters(tell: Callable[[Letters], Any]) -> Story:
@@ -108,16 +129,25 @@ def script(*steps: tuple[Any, ...]) -> Story:
 ACKED = ("ack", (1, 0))
 good = script(("rounds", 0, 1), ("copy",), ACKED)
 CASES[("Q2", "delivered-beyond-the-limit")] = (
-    script(("rounds", 0), ("redeliver", (1, 0)), ("message", 1, 0, "poison", {"count": 1}), ("redeliver", (1, 0)),
-           ("message", 1, 0, "poison", {"count": 2}), ("take", 2)), good,
+    script(
+        ("rounds", 0),
+        ("redeliver", (1, 0)),
+        ("message", 1, 0, "poison", {"count": 1}),
+        ("redeliver", (1, 0)),
+        ("message", 1, 0, "poison", {"count": 2}),
+        ("take", 2),
+    ),
+    good,
 )
 CASES[("DLQ-01", "delivered-too-often")] = (
-    script(("rounds", 0, 1, {"last_nack": False}), ("take", 1)), good,
+    script(("rounds", 0, 1, {"last_nack": False}), ("take", 1)),
+    good,
 )
 CASES[("Q3", "dead-lettered-too-soon")] = (script(("rounds", 0), ("copy",), ACKED), good)
 CASES[("Q4", "neither-acked-nor-dead-lettered")] = (script(("rounds", 0, 1), ACKED), good)
 CASES[("Q5", "source-acked-before-the-copy")] = (
-    script(("rounds", 0, 1), ("copy", {"receipt": False}), ACKED), good,
+    script(("rounds", 0, 1), ("copy", {"receipt": False}), ACKED),
+    good,
 )
 CASES[("Q6", "dead-lettered-twice")] = (script(("rounds", 0, 1), ("copy", 0), ("copy", 1), ACKED), good)
 CASES[("Q7", "copy-differs")] = (script(("rounds", 0, 1), ("copy", {"a": "c"}), ACKED), good)
@@ -194,8 +224,12 @@ def test_every_clause_has_a_breach() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("(5,0,-1,-1)", ((5, 0), None)), ("(5,3,-1,2)", ((5, 3), 2)), ("5:3:-1", ((5, 3), None)),
-        ("5:3:0:1", ((5, 3), 1)), ("nonsense", None), ("(-1,-1,-1,-1)", None),
+        ("(5,0,-1,-1)", ((5, 0), None)),
+        ("(5,3,-1,2)", ((5, 3), 2)),
+        ("5:3:-1", ((5, 3), None)),
+        ("5:3:0:1", ((5, 3), 1)),
+        ("nonsense", None),
+        ("(-1,-1,-1,-1)", None),
     ],
 )
 def test_origin_ids_of_all_clients_are_read(text: str, found: object) -> None:

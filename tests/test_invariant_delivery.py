@@ -67,8 +67,9 @@ def _(history: ConsumerHistory) -> None:
 
 @case("PERMIT-02", "opening-grant", plain)
 def _(history: ConsumerHistory) -> None:
-    made = history.invoke("consumer", consumer="c", subscription=SUBSCRIPTION,
-                          extra={"type": "exclusive", "options": {"queue": 10}})
+    made = history.invoke(
+        "consumer", consumer="c", subscription=SUBSCRIPTION, extra={"type": "exclusive", "options": {"queue": 10}}
+    )
     history.subscribe()
     history.complete(made)
     history.flow(7)
@@ -138,8 +139,16 @@ def _(history: ConsumerHistory) -> None:
 
 def hoard(stop: int) -> Story:
     def story(history: ConsumerHistory) -> None:
-        history.add(layer="api", kind="consumer", phase="invoke", op=1, topic="persistent://public/default/t",
-                    consumer="c", subscription=SUBSCRIPTION, extra={"type": "exclusive", "options": {"queue": 2}})
+        history.add(
+            layer="api",
+            kind="consumer",
+            phase="invoke",
+            op=1,
+            topic="persistent://public/default/t",
+            consumer="c",
+            subscription=SUBSCRIPTION,
+            extra={"type": "exclusive", "options": {"queue": 2}},
+        )
         history.subscribe()
         history.flow(2)
         for entry in range(stop):
@@ -401,7 +410,8 @@ def farewell(kind: str, verb: str, message: bool = False, later: str | None = No
 
 LATE = "REDELIVER_UNACKNOWLEDGED_MESSAGES"
 for verb, kind, silent, quiet in (
-    ("close", "CLOSE_CONSUMER", "CCLOSE-01", "CCLOSE-08"), ("unsubscribe", "UNSUBSCRIBE", "UNSUB-07", "UNSUB-06"),
+    ("close", "CLOSE_CONSUMER", "CCLOSE-01", "CCLOSE-08"),
+    ("unsubscribe", "UNSUBSCRIBE", "UNSUB-07", "UNSUB-06"),
 ):
     CASES[(silent, "message-after-farewell")] = (farewell(kind, verb, message=True), farewell(kind, verb))
     CASES[(quiet, "frames-after-farewell")] = (farewell(kind, verb, later=LATE), farewell(kind, verb))

@@ -136,8 +136,21 @@ def test_the_plans_between_them_use_every_verb_toxic_codec_and_type():
     plans = [load(path) for path in FILES]
     operations = [operation for plan in plans for operation in plan.operations]
     faults = [placed.fault for plan in plans for placed in plan.schedule]
-    verbs = {"producer", "send", "flush", "consumer", "receive", "consume", "ack", "ack_cumulative", "nack", "seek",
-             "unsubscribe", "close", "settle"}
+    verbs = {
+        "producer",
+        "send",
+        "flush",
+        "consumer",
+        "receive",
+        "consume",
+        "ack",
+        "ack_cumulative",
+        "nack",
+        "seek",
+        "unsubscribe",
+        "close",
+        "settle",
+    }
     assert {operation.verb for operation in operations} == verbs
     assert {fault.kind for fault in faults} == {"toxic", "untoxic", "cut", "refuse", "restore", "dedup"}
     assert {fault.toxic for fault in faults if fault.kind == "toxic"} == set(ATTRIBUTES)

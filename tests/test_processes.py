@@ -58,8 +58,11 @@ def test_no_orphans_when_the_harness_is_killed(tmp_path: Path, number: signal.Si
     program = PARENT.format(family=FAMILY.format(session=True), log=str(tmp_path / "log"))
     root = str(Path(__file__).parent.parent)
     parent = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": root}, text=True,
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": root},
+        text=True,
     )
     assert parent.stdout is not None
     with parent:

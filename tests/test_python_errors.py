@@ -8,8 +8,11 @@ from harness.clients.python_errors import MEANING, of_exception, of_result
 
 
 def exceptions_of_the_package():
-    found = {name: value for name, value in vars(_pulsar).items()
-             if isinstance(value, type) and issubclass(value, pulsar.PulsarException)}
+    found = {
+        name: value
+        for name, value in vars(_pulsar).items()
+        if isinstance(value, type) and issubclass(value, pulsar.PulsarException)
+    }
     del found["PulsarException"]
     return found
 

@@ -960,9 +960,7 @@ def conversation():
 
 
 CONVERSATION = conversation()
-edits = st.lists(
-    st.tuples(st.integers(0, len(CONVERSATION) - 1), st.integers(4, 400), st.integers(0, 255)), max_size=4
-)
+edits = st.lists(st.tuples(st.integers(0, len(CONVERSATION) - 1), st.integers(4, 400), st.integers(0, 255)), max_size=4)
 
 
 @settings(max_examples=300, deadline=None)

@@ -38,9 +38,7 @@ OFFSETS = st.integers(0, len(SIZES) - 1)
 acks = st.one_of(
     st.tuples(st.just("ack"), OFFSETS),
     st.tuples(st.just("through"), OFFSETS),
-    OFFSETS.flatmap(
-        lambda offset: st.tuples(st.just("batch"), st.just(offset), st.integers(0, full(SIZES[offset])))
-    ),
+    OFFSETS.flatmap(lambda offset: st.tuples(st.just("batch"), st.just(offset), st.integers(0, full(SIZES[offset])))),
     st.tuples(st.just("save")),
     st.tuples(st.just("crash")),
 )
@@ -357,8 +355,13 @@ def test_topic_names(given_name, complete, partition):
 
 @pytest.mark.parametrize(
     ("name", "error"),
-    [("", "InvalidTopicName"), ("a/b", "InvalidTopicName"), ("ftp://a/b/c", "InvalidTopicName"),
-     ("persistent://a/b", "InvalidTopicName"), ("non-persistent://a/b/c", "NotAllowedError")],
+    [
+        ("", "InvalidTopicName"),
+        ("a/b", "InvalidTopicName"),
+        ("ftp://a/b/c", "InvalidTopicName"),
+        ("persistent://a/b", "InvalidTopicName"),
+        ("non-persistent://a/b/c", "NotAllowedError"),
+    ],
 )
 def test_bad_topic_names(name, error):
     with pytest.raises(Refusal, match=error):

@@ -125,14 +125,17 @@ def test_addresses():
 
 
 @pytest.mark.parametrize(
-    "spec", ["pulsar://", "pulsar://h:x", "pulsar://h:99999", "pulsar://h:1/x", "pulsar://h:1,ftp://h", "pulsar://h,h:1"]
+    "spec",
+    ["pulsar://", "pulsar://h:x", "pulsar://h:99999", "pulsar://h:1/x", "pulsar://h:1,ftp://h", "pulsar://h,h:1"],
 )
 def test_addresses_that_are_none(spec: str):
     with pytest.raises(UnknownSystem):
         parse_address(spec)
 
 
-@pytest.mark.parametrize("spec", ["pulsar@4.0.7", "docker:apachepulsar/pulsar:4.0.7", "rocketmq@5.3.2", "rocketmq://h:1"])
+@pytest.mark.parametrize(
+    "spec", ["pulsar@4.0.7", "docker:apachepulsar/pulsar:4.0.7", "rocketmq@5.3.2", "rocketmq://h:1"]
+)
 def test_planned_systems_say_so(spec: str):
     with pytest.raises(UnknownSystem, match="not available in this version"):
         resolve(spec)

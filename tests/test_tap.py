@@ -238,9 +238,7 @@ async def test_an_http_port_is_one_wire_error_and_then_only_bytes(rewrite_to: st
 
 CHUNKS = st.lists(st.binary(max_size=200), max_size=8)
 STREAMS = st.lists(
-    st.one_of(
-        st.just(ping()), st.binary(max_size=300).map(send), st.just(lookup_answer("pulsar://10.9.9.9:6650"))
-    ),
+    st.one_of(st.just(ping()), st.binary(max_size=300).map(send), st.just(lookup_answer("pulsar://10.9.9.9:6650"))),
     max_size=6,
 ).map(b"".join)
 

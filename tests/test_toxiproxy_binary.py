@@ -93,9 +93,11 @@ def test_built_once_by_however_many_ask_at_once(machine: Machine):
 
     def ask() -> None:
         root = str(Path(__file__).parent.parent)
-        answers.append(subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30, cwd=root
-        ).stdout.strip())
+        answers.append(
+            subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30, cwd=root
+            ).stdout.strip()
+        )
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:

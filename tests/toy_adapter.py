@@ -66,8 +66,13 @@ def receive(consumer, request):
                 identity["batch_index"] = -1
             ref = len(consumer["taken"]) + (1 if WAY == "refs_from_one" else 0)
             consumer["taken"].append(place)
-            message = {"ref": ref, "message_id": identity, "payload": payload, "redelivery_count": 0,
-                       "properties": properties}
+            message = {
+                "ref": ref,
+                "message_id": identity,
+                "payload": payload,
+                "redelivery_count": 0,
+                "properties": properties,
+            }
             if key is not None and WAY != "drops_key":
                 message["key"] = key
             answer(request, ok={"message": message})
@@ -106,24 +111,40 @@ def create(request):
         fresh = {"next": 0, "again": {}, "acked": set()}
         subscription = subscriptions.setdefault((request["topic"], request["subscription"]), fresh)
         with state:
-            subscription["again"] = {place: 0 for place in range(subscription["next"])
-                                     if place not in subscription["acked"]}
+            subscription["again"] = {
+                place: 0 for place in range(subscription["next"]) if place not in subscription["acked"]
+            }
     handles[request[op]] = made
     closed.discard(request[op])
     return answer(request, ok={"last_sequence_id": None} if op == "producer" else {})
 
 
 KNOWN = {
-    "hello": {"contract"}, "client": {"client", "url", "operation_timeout_ms"},
+    "hello": {"contract"},
+    "client": {"client", "url", "operation_timeout_ms"},
     "producer": {"client", "producer", "topic", "name", "send_timeout_ms"},
-    "send": {"producer", "payload", "key", "properties"}, "flush": {"producer"},
+    "send": {"producer", "payload", "key", "properties"},
+    "flush": {"producer"},
     "consumer": {"client", "consumer", "topic", "subscription", "name", "type", "initial_position", "nack_delay_ms"},
-    "receive": {"consumer", "timeout_ms"}, "ack": {"consumer", "ref"}, "ack_cumulative": {"consumer", "ref"},
-    "nack": {"consumer", "ref"}, "seek": {"consumer", "ref", "position", "publish_time"},
-    "unsubscribe": {"consumer"}, "close": {"client", "producer", "consumer"},
+    "receive": {"consumer", "timeout_ms"},
+    "ack": {"consumer", "ref"},
+    "ack_cumulative": {"consumer", "ref"},
+    "nack": {"consumer", "ref"},
+    "seek": {"consumer", "ref", "position", "publish_time"},
+    "unsubscribe": {"consumer"},
+    "close": {"client", "producer", "consumer"},
 }
-CAPABLE = {"batching", "chunking", "compression", "initial_sequence_id", "ack_timeout_ms", "dead_letter",
-           "batch_index_ack", "expire_chunks_ms", "sequence_id"}
+CAPABLE = {
+    "batching",
+    "chunking",
+    "compression",
+    "initial_sequence_id",
+    "ack_timeout_ms",
+    "dead_letter",
+    "batch_index_ack",
+    "expire_chunks_ms",
+    "sequence_id",
+}
 
 
 def ill_formed(request):

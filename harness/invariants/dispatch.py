@@ -133,7 +133,9 @@ class SingleActiveDispatch(Invariant[SingleActiveState]):
                     line.rewinds[session] -= 1
                 else:
                     yield Anomaly(
-                        name="dispatch-went-back", clause="DISPATCH-02", key=(*state.key, session.subscription),
+                        name="dispatch-went-back",
+                        clause="DISPATCH-02",
+                        key=(*state.key, session.subscription),
                         witness=(line.dispatched.get(before, event.index), event.index),
                         message=f"entry {position} was sent after {before} and nothing asked for a rewind",
                     )
@@ -155,7 +157,9 @@ class SingleActiveDispatch(Invariant[SingleActiveState]):
         line.due[session] = remains
         if skipped:
             yield Anomaly(
-                name="unacked-entry-skipped", clause=clause, key=(*state.key, session.subscription),
+                name="unacked-entry-skipped",
+                clause=clause,
+                key=(*state.key, session.subscription),
                 witness=(line.dispatched[skipped[0]], session.opened, event.index),
                 message=f"entry {skipped[0]} was never acked, but the new session was sent {position} without it",
             )
@@ -170,12 +174,17 @@ class SingleActiveDispatch(Invariant[SingleActiveState]):
             return
         for other in others:
             if (
-                session.kind == other.kind == "exclusive" and other.opened > session.opened
-                and other.first_flow is not None and born > other.first_flow and not line.shared_exclusive_told
+                session.kind == other.kind == "exclusive"
+                and other.opened > session.opened
+                and other.first_flow is not None
+                and born > other.first_flow
+                and not line.shared_exclusive_told
             ):
                 line.shared_exclusive_told = True
                 yield Anomaly(
-                    name="two-exclusive-consumers", clause="DISPATCH-01", key=(*state.key, session.subscription),
+                    name="two-exclusive-consumers",
+                    clause="DISPATCH-01",
+                    key=(*state.key, session.subscription),
                     witness=(session.opened, other.opened, other.first_flow, event.index),
                     message="a second exclusive consumer was admitted while the first went on receiving",
                 )
@@ -185,7 +194,9 @@ class SingleActiveDispatch(Invariant[SingleActiveState]):
             line.turns.append((session, event.index))
             if len(line.turns) == 3 and session.kind == "failover":
                 yield Anomaly(
-                    name="two-active-consumers", clause="DISPATCH-01", key=(*state.key, session.subscription),
+                    name="two-active-consumers",
+                    clause="DISPATCH-01",
+                    key=(*state.key, session.subscription),
                     witness=tuple(index for _, index in line.turns),
                     message="new messages went to one consumer, then another, then the first; nobody joined or left",
                 )
@@ -307,7 +318,9 @@ class SharedDispatch(Invariant[SharedDispatchState]):
         state.judged[clause] += 1
         if held.deliveries > 1 + excuses:
             found = Anomaly(
-                name="unasked-redelivery", clause=clause, key=(*state.key, session.subscription),
+                name="unasked-redelivery",
+                clause=clause,
+                key=(*state.key, session.subscription),
                 witness=(held.last, event.index),
                 message=f"entry {position} was sent again although nobody left and nobody asked for it",
             )
@@ -325,12 +338,11 @@ class SharedDispatch(Invariant[SharedDispatchState]):
         if earlier:
             state.judged["KEYSHARED-01"] += 1
         newest = pool.newest.get(key)
-        if (
-            newest is not None and newest[0] > position and newest[2] is session
-            and not pool.changes_since(newest[1])
-        ):
+        if newest is not None and newest[0] > position and newest[2] is session and not pool.changes_since(newest[1]):
             found = Anomaly(
-                name="key-out-of-order", clause="KEYSHARED-01", key=(*state.key, session.subscription),
+                name="key-out-of-order",
+                clause="KEYSHARED-01",
+                key=(*state.key, session.subscription),
                 witness=(newest[1], event.index),
                 message=f"key {key}: entry {position} was first sent after entry {newest[0]}",
             )
@@ -338,14 +350,19 @@ class SharedDispatch(Invariant[SharedDispatchState]):
         else:
             pool.newest[key] = (position, event.index, session)
         open_elsewhere = [
-            before for before in earlier
-            if not pool.acked.touched(before) and pool.held[before].session is not session
-            and pool.held[before].session.live and not pool.held[before].asked
+            before
+            for before in earlier
+            if not pool.acked.touched(before)
+            and pool.held[before].session is not session
+            and pool.held[before].session.live
+            and not pool.held[before].asked
         ]
         if open_elsewhere:
             held = pool.held[open_elsewhere[0]]
             found = Anomaly(
-                name="key-at-two-consumers", clause="KEYSHARED-01", key=(*state.key, session.subscription),
+                name="key-at-two-consumers",
+                clause="KEYSHARED-01",
+                key=(*state.key, session.subscription),
                 witness=(held.last, event.index),
                 message=f"key {key}: {position} went to another consumer while {open_elsewhere[0]} was outstanding",
             )
@@ -355,7 +372,8 @@ class SharedDispatch(Invariant[SharedDispatchState]):
     def _drained(self, state: SharedDispatchState, event: Event) -> Iterable[Anomaly]:
         for subscription, pool in state.pools.items():
             ready = [
-                session for session in state.sessions.live(subscription)
+                session
+                for session in state.sessions.live(subscription)
                 if session.kind == "shared" and session.credit > 0 and event.time_ns - session.opened_ns > SETTLE_NS
             ]
             if not ready or pool.moved:
@@ -367,8 +385,11 @@ class SharedDispatch(Invariant[SharedDispatchState]):
                 state.judged["UNACK-16"] += 1
                 if not pool.acked.touched(position):
                     yield Anomaly(
-                        name="stranded-with-a-departed-consumer", clause="UNACK-16", severity="liveness",
-                        key=(*state.key, subscription), witness=(held.last, gone.ended or held.last, event.index),
+                        name="stranded-with-a-departed-consumer",
+                        clause="UNACK-16",
+                        severity="liveness",
+                        key=(*state.key, subscription),
+                        witness=(held.last, gone.ended or held.last, event.index),
                         message=f"entry {position} was held by a consumer that left; those that stay never got it",
                     )
 
@@ -377,8 +398,10 @@ class SharedDispatch(Invariant[SharedDispatchState]):
             if state.calm.crashes or any(session.lost for session in suspicion.sessions):
                 state.undecided.append(
                     Undecided(
-                        clause=suspicion.anomaly.clause, key=suspicion.anomaly.key,
-                        reason="the broker may have dropped the holder before", witness=suspicion.anomaly.witness,
+                        clause=suspicion.anomaly.clause,
+                        key=suspicion.anomaly.key,
+                        reason="the broker may have dropped the holder before",
+                        witness=suspicion.anomaly.witness,
                     )
                 )
             else:
@@ -422,7 +445,9 @@ class MessageContent(Invariant[ContentState]):
         state.judged["DISPATCH-04"] += 1
         if digest not in known:
             yield Anomaly(
-                name="content-changed", clause="DISPATCH-04", key=state.key,
+                name="content-changed",
+                clause="DISPATCH-04",
+                key=state.key,
                 witness=(max(known.values()), event.index),
                 message=f"message {number} of {event.producer} was delivered with bytes that were never sent",
             )
@@ -475,7 +500,8 @@ class Completeness(Invariant[CompletenessState]):
         if state.calm.observe(event):
             for subscription, reach in state.reaches.items():
                 settled = [
-                    one for one in state.sessions.live(subscription)
+                    one
+                    for one in state.sessions.live(subscription)
                     if one.durable and event.time_ns - one.opened_ns > SETTLE_NS
                 ]
                 reach.ready = any(session.credit > 0 for session in settled)
@@ -513,7 +539,8 @@ class Completeness(Invariant[CompletenessState]):
                     if of_it and reach.starved:
                         state.undecided.append(
                             Undecided(
-                                clause=clause, key=(*state.key, subscription),
+                                clause=clause,
+                                key=(*state.key, subscription),
                                 reason="entries were not sent, but the consumers had no permits left",
                             )
                         )
@@ -525,7 +552,10 @@ class Completeness(Invariant[CompletenessState]):
                 ]
                 if waiting:
                     yield Anomaly(
-                        name="never-dispatched", clause=clause, key=(*state.key, subscription), severity="liveness",
+                        name="never-dispatched",
+                        clause=clause,
+                        key=(*state.key, subscription),
+                        severity="liveness",
                         witness=(reach.opened, waiting[0].index),
                         message=f"{len(waiting)} stored entries, the first {position_of(waiting[0])}, were never sent "
                         "to a drained subscription whose consumers had permits",

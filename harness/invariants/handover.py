@@ -112,14 +112,19 @@ class Handover(Invariant[HandoverState]):
         if frames is None:
             if position in inbox.damaged:
                 yield Anomaly(
-                    name="damaged-message-delivered", clause="CORR-01", key=key,
+                    name="damaged-message-delivered",
+                    clause="CORR-01",
+                    key=key,
                     witness=(inbox.damaged[position][0], event.index),
                     message=f"the only frame with entry {position} had a wrong checksum; the application got it",
                 )
             else:
                 state.judged["RECV-02"] += 1
                 yield Anomaly(
-                    name="message-from-nowhere", clause="RECV-02", key=key, witness=(event.index,),
+                    name="message-from-nowhere",
+                    clause="RECV-02",
+                    key=key,
+                    witness=(event.index,),
                     message=f"the application received entry {position}, which no frame brought to this consumer",
                 )
             return
@@ -128,7 +133,10 @@ class Handover(Invariant[HandoverState]):
             state.judged["RECV-06"] += 1
             if event.redelivery_count not in inbox.counts[position]:
                 yield Anomaly(
-                    name="redelivery-count-changed", clause="RECV-06", key=key, witness=(frames[-1], event.index),
+                    name="redelivery-count-changed",
+                    clause="RECV-06",
+                    key=key,
+                    witness=(frames[-1], event.index),
                     message=f"entry {position}: frames said {sorted(inbox.counts[position])}, "
                     f"the application was told {event.redelivery_count}",
                 )
@@ -137,7 +145,10 @@ class Handover(Invariant[HandoverState]):
             state.judged["BIDX-01"] += 1
             if not left >> event.batch_index & 1:
                 yield Anomaly(
-                    name="acked-member-delivered", clause="BIDX-01", key=key, witness=(frames[-1], event.index),
+                    name="acked-member-delivered",
+                    clause="BIDX-01",
+                    key=key,
+                    witness=(frames[-1], event.index),
                     message=f"member {event.batch_index} of {position} was marked as acked in every frame",
                 )
         yield from self._order(state, inbox, position, event, alone)
@@ -158,7 +169,9 @@ class Handover(Invariant[HandoverState]):
             later = bisect_right(frames, inbox.reached)
             if later == len(frames):
                 yield Anomaly(
-                    name="handed-over-out-of-order", clause="RECV-01", key=(*state.key, event.consumer or ""),
+                    name="handed-over-out-of-order",
+                    clause="RECV-01",
+                    key=(*state.key, event.consumer or ""),
                     witness=(frames[-1], inbox.reached, inbox.reached_receive, event.index),
                     message=f"{position} came before an entry that the application had already been given",
                 )
@@ -180,7 +193,10 @@ class Handover(Invariant[HandoverState]):
                     state.judged["CHECKSUM-03"] += 1
                     if refusal[1] != "ChecksumMismatch":
                         yield Anomaly(
-                            name="wrong-validation-error", clause="CHECKSUM-03", key=key, severity="conformance",
+                            name="wrong-validation-error",
+                            clause="CHECKSUM-03",
+                            key=key,
+                            severity="conformance",
                             witness=(frames[0], refusal[0]),
                             message=f"a wrong checksum was answered with {refusal[1]}",
                         )
@@ -191,7 +207,10 @@ class Handover(Invariant[HandoverState]):
                 else:
                     state.judged["CHECKSUM-03"] += 1
                     yield Anomaly(
-                        name="damaged-message-not-discarded", clause="CHECKSUM-03", key=key, severity="liveness",
+                        name="damaged-message-not-discarded",
+                        clause="CHECKSUM-03",
+                        key=key,
+                        severity="liveness",
                         witness=(frames[0],),
                         message=f"entry {position} had a wrong checksum and no ACK with a validation error followed",
                     )
@@ -262,7 +281,10 @@ class OneIdentity(Invariant[IdentityState]):
         if known[0] != digest and place not in state.told:
             state.told.add(place)
             yield Anomaly(
-                name="two-messages-one-id", clause="LEDGER-04", key=state.key, witness=(known[1], event.index),
+                name="two-messages-one-id",
+                clause="LEDGER-04",
+                key=state.key,
+                witness=(known[1], event.index),
                 message=f"id {place} stood for message {known[0]} and for message {digest}",
             )
 

@@ -65,7 +65,10 @@ class SessionDiscipline(Invariant[DisciplineState]):
             before = state.requests.get(event.request_id)
             if before is not None:
                 yield Anomaly(
-                    name="request-id-reused", clause="CONS-01", key=state.key, severity="conformance",
+                    name="request-id-reused",
+                    clause="CONS-01",
+                    key=state.key,
+                    severity="conformance",
                     witness=(before, event.index),
                     message=f"request id {event.request_id} was used twice on one connection",
                 )
@@ -84,7 +87,10 @@ class SessionDiscipline(Invariant[DisciplineState]):
             if known is None or not known.answered:
                 witness = (event.index,) if known is None else (known.subscribed, event.index)
                 yield Anomaly(
-                    name="frame-before-subscribed", clause="ACK-27", key=state.key, witness=witness,
+                    name="frame-before-subscribed",
+                    clause="ACK-27",
+                    key=state.key,
+                    witness=witness,
                     message=f"a {event.kind} was sent on a connection where the consumer was not subscribed yet",
                 )
         elif known is not None and upward and event.kind in ("CLOSE_CONSUMER", "UNSUBSCRIBE"):
@@ -92,7 +98,9 @@ class SessionDiscipline(Invariant[DisciplineState]):
         elif not client and event.kind == "MESSAGE" and known is not None and known.left and known.leaving:
             clause = "CCLOSE-01" if known.leaving[2] == "CLOSE_CONSUMER" else "UNSUB-07"
             yield Anomaly(
-                name="message-after-farewell", clause=clause, key=state.key,
+                name="message-after-farewell",
+                clause=clause,
+                key=state.key,
                 witness=(known.leaving[0], known.left, event.index),
                 message=f"the broker confirmed {known.leaving[2]} and then sent that consumer a MESSAGE",
             )
@@ -166,7 +174,9 @@ class Farewell(Invariant[FarewellState]):
         if loud and event.time_ns - member.gone_ns > GRACE_NS and event.consumer not in state.told:
             state.told.add(event.consumer)
             yield Anomaly(
-                name="frames-after-farewell", clause=clause, key=(*state.key, event.consumer),
+                name="frames-after-farewell",
+                clause=clause,
+                key=(*state.key, event.consumer),
                 witness=(member.gone, event.index),
                 message=f"{member.gone_by} had succeeded; more than a second later the client sent {event.kind}",
             )
@@ -187,14 +197,21 @@ class Farewell(Invariant[FarewellState]):
                 waited = event.time_ns - max(state.calm.healed_ns, cause.time_ns)
                 if not present and waited < 2 * outage + RETRY_NS:
                     state.undecided.append(
-                        Undecided(clause=clause, key=(*state.key, consumer), witness=(cause.index, event.index),
-                                  reason="the run ended before the back-off of the client had to be over")
+                        Undecided(
+                            clause=clause,
+                            key=(*state.key, consumer),
+                            witness=(cause.index, event.index),
+                            reason="the run ended before the back-off of the client had to be over",
+                        )
                     )
                     continue
                 state.judged[clause] += 1
                 if not present:
                     yield Anomaly(
-                        name=name, clause=clause, key=(*state.key, consumer), severity="liveness",
+                        name=name,
+                        clause=clause,
+                        key=(*state.key, consumer),
+                        severity="liveness",
                         witness=(cause.index, event.index),
                         message="the faults were healed and the consumer never closed, but it did not subscribe again",
                     )
@@ -256,7 +273,8 @@ class SeekEffect(Invariant[SeekState]):
             for subscription, seek in state.seeks.items():
                 member = state.members.by_name.get(seek.consumer)
                 partners = [
-                    one for one in state.members.by_name.values()
+                    one
+                    for one in state.members.by_name.values()
                     if one.subscription == subscription and one is not member
                 ]
                 state.ready[subscription] = (
@@ -304,8 +322,10 @@ class SeekEffect(Invariant[SeekState]):
             state.judged["SEEK-06"] += 1
             if position < seek.target and not seek.disturbed:
                 yield Anomaly(
-                    name="message-from-before-the-seek", clause="SEEK-06",
-                    key=(*state.key, event.subscription or ""), witness=(seek.invoked, seek.done, event.index),
+                    name="message-from-before-the-seek",
+                    clause="SEEK-06",
+                    key=(*state.key, event.subscription or ""),
+                    witness=(seek.invoked, seek.done, event.index),
                     message=f"after a successful seek to {seek.target} the application received {position}",
                 )
         elif event.kind in ("ack", "ack_cumulative", "nack", "unsubscribe") and event.phase == "invoke":
@@ -318,16 +338,24 @@ class SeekEffect(Invariant[SeekState]):
                 continue
             key = (*state.key, subscription)
             if (
-                not state.ready.get(subscription) or not state.complete or not state.calm.drained
-                or seek.disturbed or subscription in state.refused
+                not state.ready.get(subscription)
+                or not state.complete
+                or not state.calm.drained
+                or seek.disturbed
+                or subscription in state.refused
             ):
                 state.undecided.append(
-                    Undecided(clause="SEEK-04", key=key, reason="no calm end with this consumer alone and a full read",
-                              witness=(seek.invoked,))
+                    Undecided(
+                        clause="SEEK-04",
+                        key=key,
+                        reason="no calm end with this consumer alone and a full read",
+                        witness=(seek.invoked,),
+                    )
                 )
                 continue
             behind = [
-                entry for entry in state.entries
+                entry
+                for entry in state.entries
                 if entry.chunk_uuid is None and (position_of(entry) or seek.target) > seek.target
             ]
             if not behind:
@@ -336,7 +364,10 @@ class SeekEffect(Invariant[SeekState]):
             missing = [entry for entry in behind if position_of(entry) not in seek.received]
             if missing:
                 yield Anomaly(
-                    name="not-replayed-after-seek", clause="SEEK-04", key=key, severity="liveness",
+                    name="not-replayed-after-seek",
+                    clause="SEEK-04",
+                    key=key,
+                    severity="liveness",
                     witness=(seek.invoked, seek.done, missing[0].index),
                     message=f"{len(missing)} entries behind {seek.target}, the first {position_of(missing[0])}, "
                     "were not handed out again after the seek",

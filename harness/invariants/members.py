@@ -67,8 +67,11 @@ class Members:
             if name in self.by_name:
                 self.names_reused.add(name)
             self.by_name[name] = Member(
-                consumer=name, subscription=event.subscription or "", kind=str(event.extra.get("type", "")),
-                options=dict(event.extra.get("options") or {}), created=event.index,
+                consumer=name,
+                subscription=event.subscription or "",
+                kind=str(event.extra.get("type", "")),
+                options=dict(event.extra.get("options") or {}),
+                created=event.index,
             )
         member = self.by_name.get(name)
         if member is not None and event.phase == "ok":

@@ -460,9 +460,7 @@ class ClientReceipts(Invariant[ClientState]):
             clause, name = "CHECKSUM-02", "intact-message-given-up"
         else:
             return
-        again = [
-            other for other in state.by_digest.get(send.digest or "", []) if other.frame.index > sent.answer.index
-        ]
+        again = [other for other in state.by_digest.get(send.digest or "", []) if other.frame.index > sent.answer.index]
         if send.outcome in ("FAIL", "UNKNOWN") and send.error == "broker_error" and not again:
             yield state.anomaly(
                 clause, name, f"{sent.answer.error} reached the application instead of being retried",
@@ -561,9 +559,7 @@ class RealTime(Invariant[RealTimeState]):
             return
         place = (*at, event.batch_index if event.batch_index is not None else -1)
         if state.books.contested(event):
-            state.undecided.append(
-                Undecided(clause="O5", key=state.key, reason=CONTESTED, witness=(event.index,))
-            )
+            state.undecided.append(Undecided(clause="O5", key=state.key, reason=CONTESTED, witness=(event.index,)))
             return
         floor = floors.get(event.partition)
         if floor is not None:

@@ -102,11 +102,16 @@ class Sessions:
         if before is not None and before.live:
             before.ended, before.ended_ns, before.lost = event.index, event.time_ns, True
         session = Session(
-            connection=address[0], consumer_id=address[1], subscription=event.subscription or "",
-            consumer=event.consumer or "", kind=str(event.extra.get("type", "")),
+            connection=address[0],
+            consumer_id=address[1],
+            subscription=event.subscription or "",
+            consumer=event.consumer or "",
+            kind=str(event.extra.get("type", "")),
             durable=event.extra.get("durable") is not False,
             earliest=event.extra.get("initial_position") == "earliest",
-            opened=event.index, opened_ns=event.time_ns, request_id=event.request_id,
+            opened=event.index,
+            opened_ns=event.time_ns,
+            request_id=event.request_id,
             number=before.number + 1 if before is not None else 0,
         )
         self.current[address] = session

@@ -271,9 +271,7 @@ class Transmission(Invariant[TransmissionState]):
                 return owner[1]
         return None
 
-    def _again(
-        self, state: TransmissionState, session: _Session, event: Event, earlier: _First
-    ) -> Iterator[Anomaly]:
+    def _again(self, state: TransmissionState, session: _Session, event: Event, earlier: _First) -> Iterator[Anomaly]:
         if any(state.book.of(member.digest) and state.book.only(member.digest) is None for member in members(event)):
             self._note(state, session, event, earlier.ordinal)
             return  # The application itself sent this payload twice.

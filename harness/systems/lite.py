@@ -108,8 +108,15 @@ class LiteSystem(System):
         configuration = directory / "pulsar-lite.toml"
         configuration.write_text(CONFIGURATION)
         command: list[str | Path] = [
-            binary, "--config", configuration, "--addr", f"{HOST}:{port}", "--db-path", directory / "db",
-            "--log-level", "warn",
+            binary,
+            "--config",
+            configuration,
+            "--addr",
+            f"{HOST}:{port}",
+            "--db-path",
+            directory / "db",
+            "--log-level",
+            "warn",
         ]
         self._child = child = await ChildProcess.spawn_logged(
             command, name=self.name, log=directory / "log", cwd=directory

@@ -13,7 +13,14 @@ __all__ = ["CAPABILITIES", "Address", "Capability", "Protocol", "SetupError", "S
 Protocol = Literal["pulsar", "rocketmq"]
 
 Capability = Literal[
-    "dedup", "dedup_switch", "batch_index_ack", "key_shared", "cursor_view", "ack_receipt", "delayed", "partitions",
+    "dedup",
+    "dedup_switch",
+    "batch_index_ack",
+    "key_shared",
+    "cursor_view",
+    "ack_receipt",
+    "delayed",
+    "partitions",
     "producer_fencing",
 ]
 

@@ -69,9 +69,7 @@ class ConsumeService:
         connection.send(answers.success(request.request_id))
         subscription.dispatcher.joined(consumer)
 
-    def _question(
-        self, holder: Consumer, connection: Connection, request: CommandSubscribe, topic: Topic
-    ) -> None:
+    def _question(self, holder: Consumer, connection: Connection, request: CommandSubscribe, topic: Topic) -> None:
         """Exclusive and taken: refused unless the holder's connection turns out dead (DISPATCH-01)."""
         if holder.connection is connection:
             raise Refusal("ConsumerBusy", "the subscription has an exclusive consumer")
@@ -163,9 +161,7 @@ class ConsumeService:
         if entries:
             last = entries[-1]
             index = last.num_messages - 1 if last.is_batch else -1
-            answer.last_message_id.CopyFrom(
-                answers.message_id(last.ledger, last.entry, topic.name.partition, index)
-            )
+            answer.last_message_id.CopyFrom(answers.message_id(last.ledger, last.entry, topic.name.partition, index))
         else:
             answer.last_message_id.CopyFrom(answers.message_id(-1, -1, topic.name.partition))
         mark = consumer.subscription.cursor.mark_delete

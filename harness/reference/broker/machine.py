@@ -22,9 +22,7 @@ from harness.wire.pulsar_pb2 import BaseCommand
 
 Handler = Callable[[Connection, Frame], None]
 
-_BODY_NAMES = {
-    number: BaseCommand.DESCRIPTOR.fields_by_number[number].name for number in BaseCommand.Type.values()
-}
+_BODY_NAMES = {number: BaseCommand.DESCRIPTOR.fields_by_number[number].name for number in BaseCommand.Type.values()}
 
 
 def _has_text(number: int) -> bool:
@@ -56,7 +54,13 @@ class BrokerMachine:
 
     CAPABILITIES: ClassVar[frozenset[str]] = frozenset(
         {
-            "dedup", "dedup_switch", "batch_index_ack", "key_shared", "cursor_view", "ack_receipt", "delayed",
+            "dedup",
+            "dedup_switch",
+            "batch_index_ack",
+            "key_shared",
+            "cursor_view",
+            "ack_receipt",
+            "delayed",
             "partitions",
         }
     )
