@@ -99,7 +99,7 @@ def gate(
     known: Annotated[Path | None, typer.Option("--known", help="List of known failures.")] = None,
     report: Report = None,
     junit: Annotated[Path | None, typer.Option("--junit", help="A further copy of the JUnit file.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Base of all randomness; smoke has its own.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Base of all randomness (smoke draws nothing).")] = None,
     as_json: Json = False,
 ) -> int:
     """Judge systems through clients: red or green, with the shortest reproduction of what is new."""

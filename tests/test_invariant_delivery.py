@@ -475,3 +475,11 @@ def test_a_clean_history_is_judged_and_passes(clause: str, name: str) -> None:
 def test_every_clause_has_a_breach() -> None:
     declared = {clause for invariant in delivery.INVARIANTS for clause in invariant.clauses}
     assert declared == {clause for clause, _ in CASES}
+
+
+def test_a_redelivery_request_before_the_subscription_stands_harms_nobody() -> None:
+    history = ConsumerHistory()
+    history.subscribe()
+    history.redeliver((1, 0))
+    history.answer()
+    assert names(judge(history, *delivery.INVARIANTS)) == set()

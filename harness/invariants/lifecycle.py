@@ -22,6 +22,8 @@ NUMBERED = frozenset({"SUBSCRIBE", "UNSUBSCRIBE", "SEEK", "CLOSE_CONSUMER"})
 """Requests whose ids one generator gives out; some clients number lookups and acks apart."""
 
 CONSUMER_FRAMES = frozenset({"ACK", "FLOW", "REDELIVER_UNACKNOWLEDGED_MESSAGES"})
+LOST_WHEN_EARLY = frozenset({"ACK", "FLOW"})
+"""What is lost with harm before the subscription stands; what a redelivery request asks for comes again anyway."""
 
 
 @dataclass
@@ -82,7 +84,7 @@ class SessionDiscipline(Invariant[DisciplineState]):
         known = state.consumers.get(number)
         if event.kind == "SUBSCRIBE":
             state.consumers[number] = Registration(event.index, event.request_id)
-        elif client and upward and event.kind in CONSUMER_FRAMES:
+        elif client and upward and event.kind in LOST_WHEN_EARLY:
             state.judged["ACK-27"] += 1
             if known is None or not known.answered:
                 witness = (event.index,) if known is None else (known.subscribed, event.index)
