@@ -63,10 +63,18 @@ class Invariant(ABC, Generic[S]):
 
     @abstractmethod
     def key(self, event: Event) -> Key | None:
-        """The key whose stream this event belongs to, or None when the fold does not read it."""
+        """The key whose stream this event belongs to, or None when the fold does not read it.
+
+        Whether there is one depends on the layer, the kind and the names (topic, producer, connection, ...) alone,
+        and an event of a persistent topic with all names has one if any of its layer and kind has
+        (``harness.invariants.routes``).
+        """
 
     def broadcast(self, event: Event) -> bool:
-        """Whether every key of this fold must see the event (a broker crash, say). Keep these rare."""
+        """Whether every key of this fold must see the event (a broker crash, say). Keep these rare.
+
+        Depends on the layer, the kind and which names are missing alone.
+        """
         return False
 
     @abstractmethod

@@ -7,13 +7,15 @@ broadcast events that came before it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from harness.history.event import Event
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
+from harness.invariants.routes import may_broadcast, may_have_key
+from harness.invariants.shape import shaped
 
 EXAMPLES_KEPT = 8
 """Examples kept for one (clause, key, name) of an anomaly, and for one (clause, key) of an undecided question."""
@@ -40,19 +42,7 @@ class Judgement(msgspec.Struct, kw_only=True):
 
     def merge(self, other: Judgement) -> Judgement:
         """The judgement of both histories together; neither operand changes. Order does not matter."""
-        merged: dict[str, ClauseResult] = {}
-        for clause in sorted(self.results.keys() | other.results.keys()):
-            parts = [source.results[clause] for source in (self, other) if clause in source.results]
-            merged[clause] = _sorted_result(
-                ClauseResult(
-                    judged=sum(part.judged for part in parts),
-                    anomalies=[anomaly for part in parts for anomaly in part.anomalies],
-                    undecided=[question for part in parts for question in part.undecided],
-                    anomalies_total=sum(part.anomalies_total for part in parts),
-                    undecided_total=sum(part.undecided_total for part in parts),
-                )
-            )
-        return Judgement(results=merged)
+        return _together((self, other))
 
     @property
     def anomalies(self) -> list[Anomaly]:
@@ -65,20 +55,33 @@ class Judge:
 
     def __init__(self, invariants: Iterable[Invariant[Any]]) -> None:
         self._folds = [_Fold(invariant) for invariant in invariants]
+        self._routes: dict[tuple[str, str], list[tuple[_Fold, Callable[[Event], None]]]] = {}
         self._failure: InvariantFailed | None = None
 
     def observe(self, event: Event) -> None:
         """Take the next event. An invariant that raises is kept for ``finish``; the judge stops reading."""
         if self._failure is not None:
             return
-        for fold in self._folds:
+        event = shaped(event)
+        route = self._routes.get((event.layer, event.kind))
+        if route is None:
+            route = self._routes[event.layer, event.kind] = list(self._readers(event))
+        for fold, take in route:
             try:
-                fold.observe(event)
+                take(event)
             except Exception as error:
                 name = fold.invariant.name
                 self._failure = InvariantFailed(f"invariant {name} broke at event {event.index}: {error!r}")
                 self._failure.__cause__ = error
                 return
+
+    def _readers(self, event: Event) -> Iterator[tuple[_Fold, Callable[[Event], None]]]:
+        """The folds that may read an event of this layer and kind."""
+        for fold in self._folds:
+            if may_broadcast(fold.invariant, event.layer, event.kind):
+                yield fold, fold.observe
+            elif may_have_key(fold.invariant, event.layer, event.kind):
+                yield fold, fold.observe_keyed
 
     @property
     def found(self) -> int:
@@ -89,16 +92,15 @@ class Judge:
         """Close every stream. Raises InvariantFailed when an invariant broke. Call once."""
         if self._failure is not None:
             raise self._failure
-        judgement = Judgement()
+        parts: list[Judgement] = []
         for fold in self._folds:
             try:
-                part = fold.finish()
+                parts.append(fold.finish())
             except InvariantFailed:
                 raise
             except Exception as error:
                 raise InvariantFailed(f"invariant {fold.invariant.name} broke at the end: {error!r}") from error
-            judgement = judgement.merge(part)
-        return judgement
+        return _together(parts)
 
 
 def judge_history(events: Iterable[Event], invariants: Sequence[Invariant[Any]]) -> Judgement:
@@ -122,19 +124,32 @@ class _Fold:
         self._kept: Counter[tuple[str, Key, str]] = Counter()
 
     def observe(self, event: Event) -> None:
-        invariant = self.invariant
-        key = invariant.key(event)
-        state = self._states.get(key) if key is not None else None
-        if key is not None and state is None:
-            state = self._states[key] = invariant.start(key)
-            for earlier in self._broadcasts:
-                self._take(invariant.step(state, earlier))
-        if invariant.broadcast(event):
-            self._broadcasts.append(event)
-            for everyone in self._states.values():
-                self._take(invariant.step(everyone, event))
-        elif state is not None:
-            self._take(invariant.step(state, event))
+        if not self.invariant.broadcast(event):
+            self.observe_keyed(event)
+            return
+        key = self.invariant.key(event)
+        if key is not None and key not in self._states:
+            self._start(key)
+        self._broadcasts.append(event)
+        for everyone in self._states.values():
+            self._take(self.invariant.step(everyone, event))
+
+    def observe_keyed(self, event: Event) -> None:
+        """Take an event that is no broadcast."""
+        key = self.invariant.key(event)
+        if key is not None:
+            state = self._states.get(key)
+            if state is None:
+                state = self._start(key)
+            for anomaly in self.invariant.step(state, event):
+                self._note(anomaly)
+
+    def _start(self, key: Key) -> FoldState:
+        state: FoldState = self.invariant.start(key)
+        self._states[key] = state
+        for earlier in self._broadcasts:
+            self._take(self.invariant.step(state, earlier))
+        return state
 
     def finish(self) -> Judgement:
         results = {clause: ClauseResult() for clause in self.invariant.clauses}
@@ -156,21 +171,45 @@ class _Fold:
             results[anomaly.clause].anomalies.append(anomaly)
         for clause, total in self._totals.items():
             results[clause].anomalies_total = total
-        return Judgement(results={clause: _sorted_result(result) for clause, result in results.items()})
+        return Judgement(results=results)
 
     def _take(self, anomalies: Iterable[Anomaly]) -> None:
         for anomaly in anomalies:
-            self._known(anomaly.clause)
-            self.found += 1
-            self._totals[anomaly.clause] += 1
-            group = (anomaly.clause, anomaly.key, anomaly.name)
-            self._kept[group] += 1
-            if self._kept[group] <= EXAMPLES_KEPT:
-                self._anomalies.append(anomaly)
+            self._note(anomaly)
+
+    def _note(self, anomaly: Anomaly) -> None:
+        self._known(anomaly.clause)
+        self.found += 1
+        self._totals[anomaly.clause] += 1
+        group = (anomaly.clause, anomaly.key, anomaly.name)
+        self._kept[group] += 1
+        if self._kept[group] <= EXAMPLES_KEPT:
+            self._anomalies.append(anomaly)
 
     def _known(self, clause: str) -> None:
         if clause not in self.invariant.clauses:
             raise InvariantFailed(f"invariant {self.invariant.name} does not declare clause {clause}")
+
+
+def _together(judgements: Sequence[Judgement]) -> Judgement:
+    """One judgement of several, clause by clause."""
+    parts: dict[str, list[ClauseResult]] = {}
+    for judgement in judgements:
+        for clause, result in judgement.results.items():
+            parts.setdefault(clause, []).append(result)
+    merged: dict[str, ClauseResult] = {}
+    for clause in sorted(parts):
+        results = parts[clause]
+        merged[clause] = _sorted_result(
+            ClauseResult(
+                judged=sum([result.judged for result in results]),
+                anomalies=[anomaly for result in results for anomaly in result.anomalies],
+                undecided=[question for result in results for question in result.undecided],
+                anomalies_total=sum([result.anomalies_total for result in results]),
+                undecided_total=sum([result.undecided_total for result in results]),
+            )
+        )
+    return Judgement(results=merged)
 
 
 def _sorted_result(result: ClauseResult) -> ClauseResult:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from harness.history.event import Event, Layer
 
 SINGLE_ACTIVE = frozenset({"exclusive", "failover"})
+_READ = frozenset({"SUBSCRIBE", "FLOW", "MESSAGE", "ERROR", "CLOSE_CONSUMER", "UNSUBSCRIBE", "CONNECTION_CLOSED"})
 
 
 @dataclass(eq=False)
@@ -61,7 +62,7 @@ class Sessions:
 
     def observe(self, event: Event) -> Session | None:
         """Take an event; answer the session it opened or ended, if it did one of the two to exactly one session."""
-        if event.layer != self.layer:
+        if event.kind not in _READ or event.layer != self.layer:
             return None
         if event.kind == "CONNECTION_CLOSED":
             for one in self.all:
@@ -90,8 +91,10 @@ class Sessions:
 
     def of(self, event: Event) -> Session | None:
         """The session a frame of this tap belongs to, live or ended."""
+        if event.layer != self.layer:
+            return None
         address = session_address(event)
-        return self.current.get(address) if address is not None and event.layer == self.layer else None
+        return self.current.get(address) if address is not None else None
 
     def live(self, subscription: str) -> Iterator[Session]:
         """The live sessions of a subscription."""

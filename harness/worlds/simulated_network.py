@@ -21,6 +21,12 @@ from harness.wire.lookup import rewrite_lookup
 
 MILLISECOND = 1_000_000
 HOP_NS = 50_000
+MOST_SLICES = 64
+"""Slices that arrive one by one of what was written at once; the rest arrives together.
+
+Slices without a delay between them pile up in the receiver's buffer anyway, and a message of 200 kB in slices of nine
+bytes would only be slow.
+"""
 
 Direction = Literal["to_broker", "to_client"]
 Closer = Literal["client", "broker", "tap"]
@@ -280,8 +286,7 @@ class SimulatedNetwork:
                     return
                 due += len(data) * 1_000_000_000 // rate
             elif toxic.type == "slicer":
-                size = max(1, int(value("average_size", 1)))
-                pieces = [piece[i : i + size] for piece in pieces for i in range(0, len(piece), size)]
+                pieces = [part for piece in pieces for part in _slices(piece, max(1, int(value("average_size", 1))))]
             elif toxic.type == "timeout":
                 flow.swallowed = True
                 if int(value("timeout", 0)) > 0:
@@ -320,3 +325,9 @@ class SimulatedNetwork:
                 self._ends.client_received(connection.conn, passed)
 
         return deliver
+
+
+def _slices(data: bytes, size: int) -> list[bytes]:
+    """``data`` in slices of ``size`` bytes; what follows the first ``MOST_SLICES`` of them stays in one piece."""
+    sliced = min(len(data), MOST_SLICES * size)
+    return [*(data[at : min(at + size, sliced)] for at in range(0, sliced, size)), data[sliced:]]
