@@ -303,7 +303,8 @@ async def test_half_close_leaves_the_answer_its_way():
         assert await reader.read() == send(b"late")
         closed = await it.until("CONNECTION_CLOSED")
         assert closed.extra["by"] == "client"
-        assert it.kinds() == ["CONNECTION_OPEN", "PING", "SEND", "CONNECTION_CLOSED"]
+        # The end of the client comes before whatever the broker does because of it.
+        assert it.kinds() == ["CONNECTION_OPEN", "PING", "CONNECTION_CLOSED", "SEND"]
 
 
 async def test_the_broker_closing_first_is_said_so():

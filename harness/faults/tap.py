@@ -111,6 +111,7 @@ class _Connection:
         self._dial: asyncio.Task[None] | None = None
         self._first_eof: _Half | None = None
         self._ended = False
+        self._told = False
 
     def accepted(self) -> None:
         self._tap.connections.add(self)
@@ -167,6 +168,9 @@ class _Connection:
         other.write(half.release())
         if self._first_eof is None:
             self._first_eof = half
+            if half.party == "client":
+                # Before the broker can react: what it sends to another consumer because of this is recorded after it.
+                self._tell(half.party)
             other.write_eof()
         elif not self._ended:
             self._finish(self._first_eof.party)
@@ -194,7 +198,13 @@ class _Connection:
         self._ended = True
         if self._dial is not None and self._dial is not asyncio.current_task():
             self._dial.cancel()
-        self._record(self._tracker.closed, by)
+        self._tell(by)
+
+    def _tell(self, by: Party) -> None:
+        """Record the end of the connection, once. Frames that the broker has still under way may follow it."""
+        if not self._told:
+            self._told = True
+            self._record(self._tracker.closed, by)
 
     def _record(self, describe: Callable[..., dict[str, Any]], *about: Any) -> None:
         try:
