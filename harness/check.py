@@ -17,8 +17,8 @@ from harness.gate.run import clause_text
 from harness.history.errors import HistoryError
 from harness.history.event import Event
 from harness.history.parquet import RunInfo, read_history, read_run_info
-from harness.invariants.core import Anomaly
-from harness.invariants.engine import InvariantFailed, Judge, Judgement
+from harness.invariants.core import Anomaly, Undecided
+from harness.invariants.engine import ClauseResult, InvariantFailed, Judge, Judgement
 from harness.invariants.registry import all_invariants
 from harness.tally import Tally
 from harness.usage_error import UsageError
@@ -83,11 +83,27 @@ def _judged(directory: Path) -> tuple[RunInfo, Judgement, int, str | None]:
         for event in read_history(directory):
             judge.observe(event)
             count += 1
-        return info, judge.finish(), count, None
+        judgement = judge.finish()
+        return info, judgement if info.cut_short is None else _undecided(judgement, info.cut_short), count, None
     except HistoryError as error:
         raise UsageError(str(error)) from error
     except InvariantFailed as error:
         return info, Judgement(), count, str(error)
+
+
+def _undecided(judgement: Judgement, why: str) -> Judgement:
+    """The judgement of a run that broke off: what looks like a breach may be what broke it, so nothing is decided."""
+    reason = f"the run was cut short: {why.splitlines()[0]}"
+    return Judgement(
+        results={
+            clause: ClauseResult(
+                undecided=[Undecided(clause=clause, key=(), reason=reason)],
+                undecided_total=result.judged + result.undecided_total,
+            )
+            for clause, result in judgement.results.items()
+            if result.judged or result.undecided_total
+        }
+    )
 
 
 def _add_failures(

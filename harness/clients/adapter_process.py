@@ -112,9 +112,10 @@ class AdapterProcess:
         self._waiting[identity] = answer
         try:
             async with asyncio.timeout(timeout):
-                child.stdin.write(msgspec.json.encode({**message, "id": identity}) + b"\n")
-                # The reader finds out how the process ended and tells it through the answer.
-                with contextlib.suppress(ConnectionError):
+                # The reader finds out how the process ended and tells it through the answer. A pipe that is closed
+                # already is a RuntimeError of uvloop's, not a ConnectionError.
+                with contextlib.suppress(ConnectionError, RuntimeError):
+                    child.stdin.write(msgspec.json.encode({**message, "id": identity}) + b"\n")
                     await child.stdin.drain()
                 return await answer
         except TimeoutError as error:

@@ -43,7 +43,10 @@ ARROW_SCHEMA = pa.schema(
 
 
 class RunInfo(msgspec.Struct, kw_only=True):
-    """``run.json``. ``plan`` is the plan as plain data; ``versions`` names what was really run."""
+    """``run.json``. ``plan`` is the plan as plain data; ``versions`` names what was really run.
+
+    ``cut_short`` says what went wrong with the run itself, in the middle: nothing in it proves a breach of anybody's.
+    """
 
     schema: int = SCHEMA_VERSION
     run: str = ""
@@ -55,6 +58,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     plan: dict[str, Any] = {}
     seed: int | str | None = None
     configuration: dict[str, Any] = {}
+    cut_short: str | None = None
 
 
 class HistoryWriter:
@@ -72,6 +76,7 @@ class HistoryWriter:
         """Create the run directory. Raises HistoryError when that cannot be done or it already holds a run."""
         self.directory = directory
         self.failure: HistoryError | None = None
+        self._run_info = run_info
         self._part_rows = part_rows
         self._pending: list[Event] = []
         self._batches: list[Any] = []
@@ -83,7 +88,7 @@ class HistoryWriter:
             raise HistoryError(f"{directory} already holds a run; choose an empty directory")
         try:
             (directory / "history").mkdir(parents=True, exist_ok=True)
-            _replace(directory / "run.json", msgspec.json.format(msgspec.json.encode(run_info), indent=2))
+            self._write_run_info()
         except OSError as error:
             raise _cannot_write(directory, error) from error
         self._thread = threading.Thread(
@@ -116,6 +121,14 @@ class HistoryWriter:
                 self.failure = HistoryError(f"an event does not fit the history schema: {error}")
                 raise self.failure from error
 
+    def cut_short(self, reason: str) -> None:
+        """Say in ``run.json`` that the run itself failed. Raises HistoryError."""
+        self._run_info = msgspec.structs.replace(self._run_info, cut_short=reason)
+        try:
+            self._write_run_info()
+        except OSError as error:
+            raise _cannot_write(self.directory, error) from error
+
     def close(self) -> None:
         """Flush and stop. Raises HistoryError as ``flush`` does. A second call does nothing."""
         if self._closed.is_set():
@@ -130,6 +143,9 @@ class HistoryWriter:
                 self.flush()
             except HistoryError:
                 return
+
+    def _write_run_info(self) -> None:
+        _replace(self.directory / "run.json", msgspec.json.format(msgspec.json.encode(self._run_info), indent=2))
 
     def _write_part(self) -> None:
         table = pa.Table.from_batches(self._batches, schema=ARROW_SCHEMA).combine_chunks()
@@ -148,12 +164,16 @@ def read_run_info(directory: Path) -> RunInfo:
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise HistoryError(f"{directory} is not a run directory: it has no run.json") from error
+        if not directory.exists():
+            raise HistoryError(f"{directory} is not a run directory: there is no such directory") from error
+        held = next(iter(sorted(directory.glob("*/run.json")) or sorted(directory.glob("runs/*/run.json"))), None)
+        hint = f"; give one of the runs in it, as {held.parent}" if held else ""
+        raise HistoryError(f"{directory} is not a run directory: it has no run.json{hint}") from error
     except OSError as error:
         raise HistoryError(f"cannot read {path}: {error.strerror}") from error
     try:
         declared = msgspec.json.decode(content)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HistoryError(f"{path} is damaged: {error}") from error
     version = declared.get("schema") if isinstance(declared, dict) else None
     if version != SCHEMA_VERSION:
@@ -186,6 +206,8 @@ def _check_part(path: Path) -> _Part | None:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
             _check_schema(path, schema)
+            if not pa.types.is_integer(schema.field("index").type):
+                raise HistoryError(f"{path}: the column index holds {schema.field('index').type}, not integers")
             indices = file.read(columns=["index"]).column("index")
     except (pa.ArrowException, OSError) as error:
         raise HistoryError(f"{path} is truncated or damaged: {error}") from error
@@ -258,7 +280,7 @@ def _to_event(path: str, row: dict[str, Any]) -> Event:
         if "extra" in present:
             present["extra"] = msgspec.json.decode(present["extra"], type=dict[str, Any])
         return msgspec.convert(present, Event)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise HistoryError(f"{path}: event {row.get('index')} does not follow the event contract: {error}") from error
 
 

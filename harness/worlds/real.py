@@ -58,6 +58,12 @@ ANSWER_TIMEOUT_S = 5.0
 SILENT_SESSIONS = 3
 """Sessions in a row at whose begin or end the system did not answer, after which no further one is opened."""
 
+WATCH_S = 0.2
+"""How often the processes of a world are looked at."""
+
+HEARTBEAT_S = 2.0
+"""How often the system is asked for CONNECTED beside the sessions; two missing answers in a row end them."""
+
 STOP_TIMEOUT_S = 20.0
 
 T = TypeVar("T")
@@ -142,6 +148,7 @@ class RealWorld:
         self._calls: set[Future[Any]] = set()
         self._silent = 0
         self._broken = ""
+        self._watching: list[asyncio.Task[None]] = []
         self._unwritable: HistoryError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -234,6 +241,33 @@ class RealWorld:
         self.address = await self.system.start()
         # The client is the slowest to come up and needs nobody: side by side with the links.
         await _all_of(self._start_lanes(self.address), self.client.start())
+        self._watching = [asyncio.create_task(watch) for watch in (self._watch_processes(), self._listen(self.address))]
+
+    async def _watch_processes(self) -> None:
+        """End the open sessions when a process has gone: without it every call would only run into its timeout."""
+        while not self._broken:
+            if reason := self._gone():
+                self._lost(reason)
+            await asyncio.sleep(WATCH_S)
+
+    async def _listen(self, address: Address) -> None:
+        """The same for a system that falls silent, as one that somebody else runs and stops."""
+        missing = 0
+        while not self._broken:
+            await asyncio.sleep(HEARTBEAT_S)
+            try:
+                await handshake(address.host, address.port, ANSWER_TIMEOUT_S)
+            except HandshakeFailed as error:
+                missing += 1
+                if missing > 1:
+                    self._lost(f"the system under test ({self.system.name}) no longer answers: {error}")
+            else:
+                missing = 0
+
+    def _lost(self, reason: str) -> None:
+        self._broken = self._broken or reason
+        for session in list(self._sessions):
+            session.give_up(reason)
 
     async def _start_lanes(self, address: Address) -> None:
         await self.toxiproxy.start()
@@ -244,6 +278,8 @@ class RealWorld:
             self._free.put(lane)
 
     async def _stop(self) -> None:
+        for watch in self._watching:
+            watch.cancel()
         # Calls still open (after Ctrl-C) would keep their threads, and so this process, waiting for ever.
         for call in list(self._calls):
             call.cancel()
@@ -279,15 +315,21 @@ class RealWorld:
         """A history could not be stored: those of further sessions could not either."""
         self._unwritable = error
 
-    def _dead(self) -> str:
-        """Which process of this world has ended; empty when all run."""
+    def _gone(self) -> str:
+        """Which process on the way of the frames has ended; empty when all run."""
         if not self.system.alive():
             return f"the system under test ({self.system.name}) ended in the run.\n{self.system.logs_tail()}".rstrip()
         try:
             self.toxiproxy.check()
         except ToxiproxyError as error:
             return str(error)
-        return "" if self.client.alive() else f"the adapter of the client {self.client.name} no longer answers"
+        return ""
+
+    def _dead(self) -> str:
+        """Which process of this world has ended; empty when all run."""
+        # An adapter that has gone tells so itself, to each call that waits for it.
+        silent = "" if self.client.alive() else f"the adapter of the client {self.client.name} no longer answers"
+        return self._gone() or silent
 
     async def check(self) -> None:
         """Raises SystemDied, ToxiproxyError or AdapterDied when a part of the world did not survive a session."""
@@ -401,6 +443,12 @@ class RealSession:
         self._lane.switch.current = None
         self._close_history()
 
+    def give_up(self, reason: str) -> None:
+        """A part of the world has gone: what is under way would only wait for it. ``finish`` tells the reason."""
+        self._failed(reason)
+        for task in self._tasks:
+            task.cancel()
+
     # --- steps ---------------------------------------------------------------------------------------------------
 
     async def _perform(self, step: Operation | Fault) -> None:
@@ -421,32 +469,40 @@ class RealSession:
         for topic in self._driver.upcoming_topics(operation):
             assert self._auditor is not None
             await self._auditor.attach(topic)
-        task = asyncio.get_running_loop().create_task(self._carry_out(self._driver.script(operation)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._begin(self._driver.script(operation))
         if operation.wait:
-            await task
+            # Not awaited itself: a session that is given up cancels it, and goes on to its end.
+            await asyncio.wait({task})
         else:
             # A call that is not waited for still leaves before the next step does.
             await asyncio.sleep(0)
 
+    def _begin(self, script: Script) -> asyncio.Task[None]:
+        """Start a script beside others; ``give_up`` and ``abandon`` end it."""
+        task = asyncio.get_running_loop().create_task(self._carry_out(script))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
     async def _carry_out(self, script: Script) -> None:
         """Feed a script its answers. Our own trouble ends it and is kept; the system's is what the script records."""
         answer: Answer | None = None
-        while True:
-            try:
+        try:
+            while True:
                 need = script.send(answer)  # type: ignore[arg-type]  # the first send of a generator takes None
-            except StopIteration:
-                return
-            if isinstance(need, Rest):
-                await asyncio.sleep(need.ms / 1000)
-                answer = Answer({})
-            else:
-                try:
+                if isinstance(need, Rest):
+                    await asyncio.sleep(need.ms / 1000)
+                    answer = Answer({})
+                else:
                     answer = await self._ask(need)
-                except AdapterError as error:
-                    self._failed(str(error))
-                    return
+        except StopIteration:
+            return
+        except AdapterError as error:
+            self._failed(str(error))
+        except Exception as error:
+            # A defect of our own, or a plan that asks for what there is not. Nobody waits for the task of a call with
+            # ``wait=False``, so it is told here.
+            self._failed(_told(error))
 
     async def _ask(self, ask: Ask) -> Answer:
         try:
@@ -517,17 +573,19 @@ class RealSession:
         self._recorder.record(layer="fault", kind="healed")
         await self._complete_everything()
         if self._error is None:
-            drains = [
-                self._carry_out(self._driver.drain(handle, self._driver.idle_ms(handle), DRAIN_LIMIT_MS))
+            drains = {
+                self._begin(self._driver.drain(handle, self._driver.idle_ms(handle), DRAIN_LIMIT_MS))
                 for handle, consumer in self._driver.consumers.items()
                 if consumer.open
-            ]
-            await asyncio.gather(*drains)
+            }
+            if drains:
+                await asyncio.wait(drains)
             await asyncio.sleep(SETTLE_MS / 1000)
             self._sample_cursors()
             drained = self._driver.drained and self._error is None
             self._recorder.record(layer="fault", kind="quiescent", extra={"drained": drained})
-            await self._carry_out(self._driver.close_everything())
+            if self._error is None:
+                await asyncio.wait({self._begin(self._driver.close_everything())})
             await asyncio.sleep(0.05)
             self._sample_cursors()
             assert self._auditor is not None
@@ -557,6 +615,8 @@ class RealSession:
         if self._writer is None:
             return
         try:
+            if self._error is not None:
+                self._writer.cut_short(self._error)
             self._writer.close()
         except HistoryError as error:
             self._world.unwritable(error)
