@@ -164,8 +164,8 @@ def due(copied: bool) -> Story:
 CASES[("Q8", "never-dead-lettered")] = (due(False), due(True))
 
 
-def batch(copied: int) -> Story:
-    """A batch of two: member 0 is acked, member 1 nacked; one of them is dead-lettered."""
+def batch(copied: int, *, parted: bool = False) -> Story:
+    """A batch of two: member 0 is acked, member 1 nacked; one of them is dead-lettered, or (parted) after a cut."""
 
     def tell(history: Letters) -> None:
         for count in (0, 1):
@@ -179,6 +179,8 @@ def batch(copied: int) -> Story:
             history.wait(1000)
             if count == 0:
                 history.redeliver((1, 0))
+            if parted:
+                history.closed(conn=9)
         history.copy(payload=f"m{copied}", ORIGIN_MESSAGE_ID=f"(1,0,-1,{copied})", a="")
         if copied == 1:
             history.ack((1, 0))
@@ -214,6 +216,12 @@ def test_a_dead_letter_topic_named_unlike_its_source_is_undecided() -> None:
     results = judge(history, *dead_letter.INVARIANTS)
     assert names(results) == set()
     assert results["Q4"].undecided
+
+
+def test_an_ack_of_an_earlier_session_may_have_been_lost_with_it() -> None:
+    history = Letters()
+    batch(0, parted=True)(history)
+    assert "DLQ-03" not in {clause for clause, _ in names(judge(history, *dead_letter.INVARIANTS))}
 
 
 def test_every_clause_has_a_breach() -> None:
