@@ -25,6 +25,9 @@ from harness.clients.client import (
 )
 from harness.processes import ChildProcess
 
+ALIVE_TIMEOUT_S = 5.0
+"""How long an adapter that let a call run out of time may take to answer ``hello``."""
+
 SHOWN = 300
 """How much of an offending line a message shows, in characters."""
 
@@ -60,6 +63,7 @@ class AdapterProcess:
         self._given_up: set[int] = set()
         self._next_id = 0
         self._trouble: AdapterError | None = None
+        self._probe: asyncio.Task[None] | None = None
         self._stopping = False
         self._own_folder: tempfile.TemporaryDirectory[str] | None = None
         self._last_words = ""
@@ -100,7 +104,36 @@ class AdapterProcess:
         self.capabilities = frozenset(greeting.capabilities)
 
     async def request(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Carry out one operation; see :meth:`harness.clients.client.Client.request`."""
+        """Carry out one operation; see :meth:`harness.clients.client.Client.request`.
+
+        A call that runs out of time is the client's matter only while the adapter answers anything at all.
+        """
+        try:
+            return await self._exchange(message, timeout)
+        except ClientError as error:
+            if error.kind == "timeout" and message.get("op") != "hello":
+                await self._make_sure_it_answers(str(message.get("op")))
+            raise
+
+    async def _make_sure_it_answers(self, op: str) -> None:
+        if self._probe is None:
+            self._probe = asyncio.create_task(self._ask_for_hello(op))
+        # Shared by all calls that run out of time at once, so the end of one must not end it for the others.
+        await asyncio.shield(self._probe)
+
+    async def _ask_for_hello(self, op: str) -> None:
+        try:
+            await self._exchange({"op": "hello", "contract": CONTRACT_VERSION}, ALIVE_TIMEOUT_S)
+        except ClientError as error:
+            if error.kind == "timeout":
+                tail = self.logs_tail()
+                trouble = AdapterDied(f"{self.name} answers nothing any more, neither {op} nor hello\n{tail}".rstrip())
+                self._fail(trouble)
+                raise trouble from error
+        finally:
+            self._probe = None
+
+    async def _exchange(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
         child = self._child
         if child is None or self._stopping:
             raise AdapterDied(f"{self.name} is not running")
