@@ -22,7 +22,7 @@ from harness.invariants.engine import ClauseResult, InvariantFailed, Judge, Judg
 from harness.invariants.registry import all_invariants
 from harness.tally import Tally
 from harness.usage_error import UsageError
-from harness.verdict import decide
+from harness.verdict import decide, missing_capabilities
 from harness.worlds.plan import Plan
 
 NEAR = 200
@@ -52,7 +52,8 @@ def check(directories: Sequence[Path], catalogue: Catalogue) -> GateResult:
             errors.setdefault(key, error)
             continue
         tally.add(judgement)
-        _add_failures(result, directory, info, key, judgement)
+        binding = [anomaly for anomaly in judgement.anomalies if not _unbound(catalogue, anomaly.clause, info)]
+        _add_failures(result, directory, info, key, binding)
     for key, (pair, tally, info) in pairs.items():
         pair.system_version = info.versions.get(info.system, "")
         pair.client_version = info.versions.get(f"client {info.client}", "")
@@ -63,8 +64,8 @@ def check(directories: Sequence[Path], catalogue: Catalogue) -> GateResult:
                 tally.clauses.get(clause.id),
                 system=key[0],
                 client=key[1],
-                system_capabilities=info.capabilities.get("system", clause.needs_system),
-                client_capabilities=info.capabilities.get("client", clause.needs_client),
+                system_capabilities=_capabilities(info, "system", clause.needs_system),
+                client_capabilities=_capabilities(info, "client", clause.needs_client),
                 known=(),
                 harness_error=errors.get(key),
             )
@@ -106,11 +107,27 @@ def _undecided(judgement: Judgement, why: str) -> Judgement:
     )
 
 
+def _capabilities(info: RunInfo, side: str, needed: Sequence[str]) -> Sequence[str]:
+    """What a run says its system or client can; a tool that says nothing of it is taken to have what is needed."""
+    return info.capabilities.get(side, needed)
+
+
+def _unbound(catalogue: Catalogue, clause_id: str, info: RunInfo) -> bool:
+    if clause_id not in catalogue:
+        return False
+    clause = catalogue[clause_id]
+    system, client = (
+        _capabilities(info, "system", clause.needs_system),
+        _capabilities(info, "client", clause.needs_client),
+    )
+    return bool(missing_capabilities(clause, system, client))
+
+
 def _add_failures(
-    result: GateResult, directory: Path, info: RunInfo, key: tuple[str, str], judgement: Judgement
+    result: GateResult, directory: Path, info: RunInfo, key: tuple[str, str], anomalies: Sequence[Anomaly]
 ) -> None:
     smallest: dict[tuple[str, str], Anomaly] = {}
-    for anomaly in judgement.anomalies:
+    for anomaly in anomalies:
         name = (anomaly.clause, anomaly.name)
         if name not in smallest or len(anomaly.witness) < len(smallest[name].witness):
             smallest[name] = anomaly

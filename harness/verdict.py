@@ -74,7 +74,7 @@ def decide(
     cell = Cell(
         clause=clause.id, family=clause.family, title=clause.title, system=system, client=client, verdict="unknown"
     )
-    missing = _missing(clause, system_capabilities, client_capabilities)
+    missing = missing_capabilities(clause, system_capabilities, client_capabilities)
     if missing:
         cell.verdict, cell.reason = "n/a", missing
         return cell
@@ -94,7 +94,11 @@ def decide(
     return cell
 
 
-def _missing(clause: Clause, system: Collection[str], client: Collection[str]) -> str:
+def missing_capabilities(clause: Clause, system: Collection[str], client: Collection[str]) -> str:
+    """Why a clause does not bind a pair with these capabilities; empty when it does.
+
+    What an invariant says of a clause that does not bind is no failure of anybody: such a cell is ``n/a``.
+    """
     lacks = [f"the system lacks {name}" for name in clause.needs_system if name not in system]
     lacks += [f"the client lacks {name}" for name in clause.needs_client if name not in client]
     return "; ".join(lacks)

@@ -8,6 +8,11 @@ from hypothesis.stateful import initialize, precondition, rule
 from properties.machine import FamilyMachine
 
 
+def has_sent(machine: FamilyMachine) -> bool:
+    """Whether the plan has sent anything so far."""
+    return machine.sent > 0
+
+
 class DedupMachine(FamilyMachine):
     family = "dedup"
 
@@ -60,7 +65,7 @@ class DedupMachine(FamilyMachine):
         if self.chunking:
             self.do("send", "p0", tag="large", size=150_000, sequence_id=self.number("p0"))
 
-    @precondition(lambda self: self.sent > 0)
+    @precondition(has_sent)
     @rule()
     def come_back(self) -> None:
         """Close the producer and register again under the same name; ids go on above the last."""

@@ -17,21 +17,27 @@ from harness.worlds.world import Outcome, Session, World
 
 Conclude = Callable[[Plan, Outcome], None]
 
+Toxic = tuple[str, dict[str, Any]]
+
+
+def _toxic(kind: str, **attributes: st.SearchStrategy[int]) -> st.SearchStrategy[Toxic]:
+    return st.tuples(st.just(kind), st.fixed_dictionaries(attributes))
+
+
+# No lambdas in strategies and preconditions: Hypothesis parses the source of each to describe it, and families are
+# drawn in several threads (see `bind`).
 SOFT_TOXICS = st.one_of(
-    st.tuples(st.just("latency"), st.integers(1, 60).map(lambda ms: {"latency": ms, "jitter": 0})),
-    st.tuples(st.just("bandwidth"), st.integers(200, 20_000).map(lambda rate: {"rate": rate})),
-    st.tuples(
-        st.just("slicer"),
-        st.integers(1, 400).map(lambda size: {"average_size": size, "size_variation": 0, "delay": 0}),
-    ),
-    st.tuples(st.just("slow_close"), st.integers(1, 50).map(lambda ms: {"delay": ms})),
+    _toxic("latency", latency=st.integers(1, 60), jitter=st.just(0)),
+    _toxic("bandwidth", rate=st.integers(200, 20_000)),
+    _toxic("slicer", average_size=st.integers(1, 400), size_variation=st.just(0), delay=st.just(0)),
+    _toxic("slow_close", delay=st.integers(1, 50)),
 )
 """Toxics under which everything still arrives, only late or in pieces."""
 
 HARD_TOXICS = st.one_of(
-    st.tuples(st.just("limit_data"), st.integers(0, 4_000).map(lambda count: {"bytes": count})),
-    st.tuples(st.just("timeout"), st.just({"timeout": 0})),
-    st.tuples(st.just("reset_peer"), st.integers(0, 20).map(lambda ms: {"timeout": ms})),
+    _toxic("limit_data", bytes=st.integers(0, 4_000)),
+    _toxic("timeout", timeout=st.just(0)),
+    _toxic("reset_peer", timeout=st.integers(0, 20)),
 )
 """Toxics that lose data and end connections."""
 
@@ -86,7 +92,7 @@ class FamilyMachine(RuleBasedStateMachine):
         self.inject("cut")
 
     @rule(toxic=SOFT_TOXICS, stream=STREAMS)
-    def soften(self, toxic: tuple[str, dict[str, Any]], stream: str) -> None:
+    def soften(self, toxic: Toxic, stream: str) -> None:
         kind, attributes = toxic
         self.inject("toxic", toxic=kind, stream=stream, **attributes)
 
@@ -99,7 +105,7 @@ class FamilyMachine(RuleBasedStateMachine):
         self.inject("restore")
 
     @rule(toxic=HARD_TOXICS, stream=STREAMS, ms=st.integers(1, 60))
-    def harm(self, toxic: tuple[str, dict[str, Any]], stream: str, ms: int) -> None:
+    def harm(self, toxic: Toxic, stream: str, ms: int) -> None:
         """A toxic that loses data, with traffic under it, taken away again."""
         kind, attributes = toxic
         self.inject("toxic", toxic=kind, stream=stream, **attributes)
@@ -114,5 +120,8 @@ class FamilyMachine(RuleBasedStateMachine):
 def bind(machine: type[FamilyMachine], world: World, conclude: Conclude) -> type[FamilyMachine]:
     """The machine class for one world and one way to conclude; Hypothesis makes an instance for each example."""
     bound = type(machine.__name__, (machine,), {"world": world, "conclude": staticmethod(conclude)})
-    bound.__module__ = machine.__module__
+    # Hypothesis wants the source of the class. Finding it parses the module, and parsing in several threads at once
+    # breaks in CPython before 3.11.9 and 3.12.3 (gh-106905: "AST constructor recursion depth mismatch"); where a class
+    # has no source its name serves.
+    bound.__module__ = f"{machine.__module__} bound to {world.system.name} and {world.client.name}"
     return bound

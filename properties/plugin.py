@@ -15,6 +15,9 @@ from hypothesis import HealthCheck
 if TYPE_CHECKING:
     from harness.worlds.world import World
 
+KNOWN_SEEN: pytest.StashKey[set[str]] = pytest.StashKey()
+"""The known failures that came up in this session, for the summary at its end."""
+
 PROFILES = {"smoke": (8, 8), "ci": (40, 14), "nightly": (400, 30)}
 """Profile -> (examples, steps) of one family."""
 
@@ -41,6 +44,15 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     # pytest's own --hypothesis-profile, loaded after this, wins.
     hypothesis.settings.load_profile("smoke")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Known failures turn no test red, but nobody shall take them for passes."""
+    seen = config.stash.get(KNOWN_SEEN, set())
+    if seen:
+        terminalreporter.section("known failures that came up")
+        for line in sorted(seen):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

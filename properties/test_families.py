@@ -1,7 +1,10 @@
-"""Each family as a plain pytest test: the first anomaly that is not a known failure of the system is red."""
+"""Each family as plain pytest tests: an anomaly that is not a known failure of the system is red."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import hypothesis
@@ -9,49 +12,92 @@ import msgspec
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
+from harness.clauses.catalogue import load
 from harness.fixture_files import known_failing_file
+from harness.gate.lanes import together
+from harness.invariants.core import Anomaly
 from harness.known_failing import KnownFailure, read
+from harness.verdict import missing_capabilities
 from harness.worlds.plan import Plan
 from harness.worlds.world import Outcome, World, run_plan
 from properties.explore import directed_plans
 from properties.families import FAMILIES
 from properties.machine import bind
+from properties.plugin import KNOWN_SEEN
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What of a judgement is a failure: neither what does not bind this pair, nor what is known.
+
+    ``unbound``: clauses that need what this system or client lacks. ``seen`` collects the known failures that came up.
+    """
+
+    unbound: frozenset[str]
+    known: list[KnownFailure]
+    seen: set[str]
+
+    def failures(self, outcome: Outcome) -> list[Anomaly]:
+        assert outcome.error is None, f"the harness failed, the system is not to blame: {outcome.error}"
+        return [
+            anomaly
+            for anomaly in outcome.judgement.anomalies
+            if anomaly.clause not in self.unbound and not self._known(anomaly)
+        ]
+
+    def conclude(self, plan: Plan, outcome: Outcome) -> None:
+        """Fail with everything a reader needs: rule broken, witness events, and the plan that led there."""
+        if fresh := self.failures(outcome):
+            pytest.fail(_told(plan, outcome, fresh), pytrace=False)
+
+    def _known(self, anomaly: Anomaly) -> bool:
+        for entry in self.known:
+            if entry.clause in ("*", anomaly.clause) and entry.allows(anomaly.name):
+                self.seen.add(f"{anomaly.clause} {anomaly.name}: {entry.reason} ({entry.place})")
+                return True
+        return False
+
+
+def _told(plan: Plan, outcome: Outcome, anomalies: list[Anomaly]) -> str:
+    indexed = {event.index: event for event in outcome.history}
+    lines = [f"{anomaly.clause} {anomaly.name}: {anomaly.message}" for anomaly in anomalies]
+    lines += [f"  {msgspec.json.encode(indexed[index]).decode()}" for index in anomalies[0].witness if index in indexed]
+    lines.append(f"plan: {msgspec.json.encode(plan).decode()}")
+    return "\n".join(lines)
 
 
 @pytest.fixture(scope="session")
-def known(request: pytest.FixtureRequest) -> list[KnownFailure]:
-    chosen = request.config.getoption("--known")
-    path = Path(chosen) if chosen else known_failing_file(request.config.getoption("--system"))
-    entries = read(path) if path else []
-    system, client = request.config.getoption("--system"), request.config.getoption("--client")
-    return [entry for entry in entries if entry.covers(system, client, entry.clause)]
-
-
-def conclude(plan: Plan, outcome: Outcome, known: list[KnownFailure]) -> None:
-    """Fail with everything a reader needs: rule broken, witness events, and the plan that led there."""
-    assert outcome.error is None, f"the harness failed, the system is not to blame: {outcome.error}"
-    fresh = [
-        anomaly
-        for anomaly in outcome.judgement.anomalies
-        if not any(entry.clause in ("*", anomaly.clause) and entry.allows(anomaly.name) for entry in known)
-    ]
-    if fresh:
-        indexed = {event.index: event for event in outcome.history}
-        lines = [f"{anomaly.clause} {anomaly.name}: {anomaly.message}" for anomaly in fresh]
-        lines += [f"  {msgspec.json.encode(indexed[index]).decode()}" for index in fresh[0].witness if index in indexed]
-        lines.append(f"plan: {msgspec.json.encode(plan).decode()}")
-        pytest.fail("\n".join(lines), pytrace=False)
+def policy(request: pytest.FixtureRequest, starquake_world: World) -> Policy:
+    option = request.config.getoption
+    path = Path(option("--known")) if option("--known") else known_failing_file(option("--system"))
+    entries: Iterable[KnownFailure] = read(path) if path else ()
+    system, client = starquake_world.system.capabilities, starquake_world.client.capabilities
+    return Policy(
+        unbound=frozenset(clause.id for clause in load() if missing_capabilities(clause, system, client)),
+        known=[entry for entry in entries if entry.covers(option("--system"), option("--client"), entry.clause)],
+        seen=request.config.stash.setdefault(KNOWN_SEEN, set()),
+    )
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_directed_plans(family: str, starquake_world: World, known: list[KnownFailure]) -> None:
+def test_directed_plans(family: str, starquake_world: World, policy: Policy) -> None:
     plans = directed_plans(family)
     assert plans, f"no directed plan for {family}"
-    for _, plan in plans:
-        conclude(plan, run_plan(starquake_world, plan), known)
+    outcomes: dict[str, Outcome] = {}
+
+    def carry_out(name: str, plan: Plan) -> None:
+        outcomes[name] = run_plan(starquake_world, plan)
+
+    together(starquake_world.lanes, [partial(carry_out, *named) for named in plans], starquake_world.stop)
+    broken = [
+        f"{name}: {_told(plan, outcomes[name], fresh)}"
+        for name, plan in plans
+        if (fresh := policy.failures(outcomes[name]))
+    ]
+    if broken:
+        pytest.fail("\n\n".join(broken), pytrace=False)
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_drawn_plans(family: str, starquake_world: World, known: list[KnownFailure]) -> None:
-    machine = bind(FAMILIES[family], starquake_world, lambda plan, outcome: conclude(plan, outcome, known))
-    run_state_machine_as_test(machine, settings=hypothesis.settings())
+def test_drawn_plans(family: str, starquake_world: World, policy: Policy) -> None:
+    run_state_machine_as_test(bind(FAMILIES[family], starquake_world, policy.conclude), settings=hypothesis.settings())

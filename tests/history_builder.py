@@ -95,6 +95,7 @@ class History:
         made: dict[str, Any] = {"producer": PRODUCER, "sequence_id": sequence_id, "num_messages": 1}
         if isinstance(payload, list):
             made["num_messages"] = extra["metadata"]["num_messages_in_batch"] = len(payload)
+            made["highest_sequence_id"] = sequence_id + len(payload) - 1
             extra["messages"] = [
                 {"digest": digest(text), "size": 10, "sequence_id": sequence_id + place, "key": None}
                 for place, text in enumerate(payload)

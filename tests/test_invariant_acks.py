@@ -323,6 +323,19 @@ def test_an_ack_that_may_have_been_lost_with_its_connection_excuses_a_redelivery
     assert names(judge(history, *acks.INVARIANTS)) == set()
 
 
+def test_an_ack_after_the_consumer_unsubscribed_is_remembered_by_nobody() -> None:
+    history = ConsumerHistory()
+    history.consumer()
+    got(0, 1)(history)
+    history.request("UNSUBSCRIBE")
+    acked(0)(history)
+    history.wait(2 * SECOND)
+    history.subscribe("again", conn=2)
+    history.flow(10, "again", conn=2)
+    got(0, 1, conn=2, name="again")(history)
+    assert names(judge(history, *acks.INVARIANTS)) == set()
+
+
 def test_every_clause_has_a_breach() -> None:
     declared = {clause for invariant in acks.INVARIANTS for clause in invariant.clauses}
     assert declared == {clause for clause, _ in CASES}

@@ -26,14 +26,76 @@ def _(h: History) -> None:
     h.log_end()
 
 
-@breaks("D1.1", "stored-twice-under-an-unannounced-batch")
+def test_ids_the_broker_was_never_told_are_no_breach_of_it():
+    h = History()
+    h.dedup(True)
+    h.sent(0, ["a", "b"], highest_sequence_id=None)
+    h.sent(1, "b", conn=2)
+    for at, columns in (
+        ((0, 0), h.send_columns(0, ["a", "b"], highest_sequence_id=None)),
+        ((0, 1), h.send_columns(1, "b")),
+    ):
+        h.entry(*at, **columns)
+    h.log_end()
+    result = judge(h, *INVARIANTS)["D1.1"]
+    assert (result.anomalies, len(result.undecided)) == ([], 1)
+
+
+@breaks("D1.1", "stored-twice")
 def _(h: History) -> None:
     h.dedup(True)
     h.sent(0, ["a", "b"])
     h.sent(1, "b", conn=2)
-    for at, columns in (((0, 0), h.send_columns(0, ["a", "b"])), ((0, 1), h.send_columns(1, "b"))):
-        h.entry(*at, **columns)
+    h.entry(0, 0, **h.send_columns(0, ["a", "b"]))
+    h.entry(0, 1, **h.send_columns(1, "b"))
     h.log_end()
+
+
+@breaks("D1.1", "stored-twice")
+def _(h: History) -> None:
+    h.dedup(True)
+    h.sent(0, ["a", "b"], highest_sequence_id=None)
+    for entry in (0, 1):
+        h.entry(0, entry, **h.send_columns(0, ["a", "b"], highest_sequence_id=None))
+    h.log_end()
+
+
+def fresh_beside_a_repeat(h: History, *first: str) -> None:
+    """Ids 0.. are stored; then a batch that holds the last of them again and a fresh one is dropped whole."""
+    last = len(first) - 1
+    for place, payload in enumerate(first):
+        h.published(place, payload, (0, place))
+        h.entry(0, place, payload, sequence_id=place)
+    invoked = h.invoke("send", producer="p", payload_digest=digest("fresh"), sequence_id=last + 1)
+    h.sent(last, ["again", "fresh"], highest_sequence_id=None)
+    h.receipt(last, None)
+    h.acknowledged(invoked, None)
+    h.log_end()
+
+
+def test_a_fresh_id_in_a_batch_that_begins_with_a_repeat_is_dropped_by_right():
+    h = History()
+    h.dedup(True)
+    fresh_beside_a_repeat(h, "a", "b")
+    result = judge(h, *INVARIANTS)
+    assert (result["D1.4"].anomalies, len(result["D1.4"].undecided)) == ([], 1)
+    assert (result["DEDUP-05"].anomalies, result["DEDUP-05"].judged) == ([], 1)
+
+
+@pytest.mark.parametrize(("last", "named"), [(0, "resumes-too-low"), (1, None), (2, None)])
+def test_resuming_is_judged_by_what_was_announced(last, named):
+    h = History()
+    h.dedup(True)
+    h.published(0, "a", (0, 0))
+    invoked = [h.invoke("send", producer="p", payload_digest=digest(text)) for text in "bc"]
+    h.sent(1, ["b", "c"], highest_sequence_id=None)
+    h.receipt(1, (0, 1))
+    for send in invoked:
+        h.acknowledged(send, (0, 1))
+    h.registered(conn=2, last=last)
+    result = judge(h, *INVARIANTS)["D1.8"]
+    assert {anomaly.name for anomaly in result.anomalies} == ({named} if named else set())
+    assert bool(result.undecided) is (last == 1)
 
 
 @holds("D1.1", "DEDUP-04", "D1.2", "D1.3", "D1.4", "D1.6", "DEDUP-01", "DEDUP-03")
@@ -318,7 +380,7 @@ def _(h: History) -> None:
 def straddle(h: History, at: tuple[int, int] | None) -> None:
     h.dedup(True)
     h.published(0, "a", (0, 0))
-    h.sent(0, ["a", "b"], highest_sequence_id=1)
+    h.sent(0, ["a", "b"])
     h.receipt(0, at, highest_sequence_id=1)
 
 

@@ -62,7 +62,7 @@ def _(h: History) -> None:
     h.sent(0, ["a", "b", "c"])
 
 
-@holds("BATCH-01", "BATCH-02")
+@holds("BATCH-01", "BATCH-02", "BATCH-06")
 def _(h: History) -> None:
     create(h, batching={"max_messages": 3, "max_bytes": 1000})
     h.sent(0, ["a", "b", "c"])
@@ -87,6 +87,11 @@ def _(h: History) -> None:
 @breaks("BATCH-02", "unreadable-batch")
 def _(h: History) -> None:
     h.sent(0, "a", num_messages=2, payload_digest=None, extra={"payload_error": "bad_batch"})
+
+
+@breaks("BATCH-06", "highest-id-not-announced")
+def _(h: History) -> None:
+    h.sent(0, ["a", "b"], highest_sequence_id=None)
 
 
 @breaks("BATCH-05", "batched-what-travels-alone")

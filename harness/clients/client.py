@@ -43,6 +43,8 @@ CAPABILITIES: frozenset[str] = frozenset(
         "chunk_expiry",
         "seek_message",
         "seek_time",
+        "highest_sequence_id",
+        "batch_split_on_repeated_id",
     }
 )
 """Every capability the contract knows. A clause that needs one a client lacks is ``n/a``."""

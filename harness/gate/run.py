@@ -30,7 +30,7 @@ from harness.known_failing import KnownFailure
 from harness.seeds.seed import Expectation, Seed
 from harness.setup_error import SetupError
 from harness.tally import Tally
-from harness.verdict import Cell, decide, mark_stale
+from harness.verdict import Cell, decide, mark_stale, missing_capabilities
 from harness.worlds.broken import WorldBroken, WorldStopped
 from harness.worlds.plan import Plan
 from harness.worlds.world import Outcome, World, run_plan
@@ -104,10 +104,11 @@ class Request:
 
 @dataclass(slots=True)
 class _PairRun:
-    """What is gathered while one pair runs. Capabilities are known once the world has ``started``."""
+    """What is gathered while one pair runs. Capabilities, and so what is ``unbound``, are known once it ``started``."""
 
     pair: Pair
     started: bool = False
+    unbound: frozenset[str] = frozenset()
     tally: Tally = field(default_factory=Tally)
     findings: Findings = field(default_factory=Findings)
     family_errors: dict[str, str] = field(default_factory=dict)
@@ -208,6 +209,11 @@ class Gate:
         run.started = True
         pair = run.pair
         pair.system_version, pair.client_version = world.system.version, world.client.version
+        run.unbound = frozenset(
+            clause.id
+            for clause in self._selected
+            if missing_capabilities(clause, world.system.capabilities, world.client.capabilities)
+        )
         result.versions[f"system {pair.system}"] = world.system.version
         result.versions[f"client {pair.client}"] = world.client.version
 
@@ -291,6 +297,8 @@ class Gate:
             else:
                 run.tally.add(outcome.judgement)
                 for finding in run.findings.add(plan, outcome, found_by):
+                    if finding.expect.clause in run.unbound:
+                        continue
                     self._watcher.finding(finding, self._accepted(run.pair, finding)[0])
             if outcome.error is None and not outcome.judgement.anomalies and outcome.directory is not None:
                 run.passing.append(outcome.directory)

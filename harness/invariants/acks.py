@@ -398,8 +398,9 @@ class BrokerAcks(Invariant[BrokerAcksState]):
             else:
                 covered = acked.position
                 ledger.cleared[covered] = -1
-            # A broker drops acks of a consumer that is not subscribed yet; a FLOW is the proof that it was.
-            if session.first_flow is None or session.first_flow > event.index:
+            # A broker drops acks of a consumer that is not subscribed yet; a FLOW is the proof that it was. It drops
+            # those of one that has left, too: pulsar-client flushes acks after its UNSUBSCRIBE.
+            if session.first_flow is None or session.first_flow > event.index or not session.live:
                 continue
             known = Remembered(session, event.index, event.time_ns)
             if event.ack_type == "cumulative":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.history.event import Event
 from harness.invariants.core import Anomaly, Invariant, Key
@@ -20,6 +20,8 @@ from harness.invariants.sequence import announced, covered, is_batch, is_chunk, 
 from harness.invariants.unanswered import CONTESTED, Sent, Unanswered
 
 _FRAMES = ("SEND", "SEND_RECEIPT", "SEND_ERROR")
+
+UNANNOUNCED = "a batch told the broker only the first of its ids (BATCH-06), so it could not know the others"
 
 
 class StoredState(ProducerState):
@@ -160,11 +162,11 @@ class StoredOnce(Invariant[StoredState]):
                     announced_copies[sequence_id].append(entry)
         for sequence_id in sorted(copies.keys() | arrivals.keys()):
             stored, frames = copies[sequence_id], arrivals[sequence_id]
-            if len(stored) > 1:
-                announced_twice = len(announced_copies[sequence_id]) > 1
+            if len(stored) > 1 and len(announced_copies[sequence_id]) < 2:
+                state.unsure("D1.1", UNANNOUNCED, *(entry.index for entry in stored[:2]))
+            elif len(stored) > 1:
                 yield state.anomaly(
-                    "D1.1", "stored-twice" if announced_twice else "stored-twice-under-an-unannounced-batch",
-                    f"id {sequence_id} is stored at {[position(entry) for entry in stored]}",
+                    "D1.1", "stored-twice", f"id {sequence_id} is stored at {[position(entry) for entry in stored]}",
                     *(entry.index for entry in stored[:2]), *(frame.index for frame in frames[:2]),
                 )  # fmt: skip
             elif state.around.log_complete and (len(frames) > 1 or (not state.tapped and stored)):
@@ -279,6 +281,9 @@ class StoredOnce(Invariant[StoredState]):
         if state.book.renumbered:
             state.unsure("D1.4", "a later producer was told to start counting anew", send.completed)
             return
+        if self._beside_a_repeat(state, send):
+            state.unsure("D1.4", "it shared a batch with an id sent before, which was dropped whole", send.completed)
+            return
         holders = state.copies(sequence_id)
         reused = any(
             other is not send and state.book.sequence_of(other) == sequence_id for other in state.book.sends.values()
@@ -301,6 +306,21 @@ class StoredOnce(Invariant[StoredState]):
                 )  # fmt: skip
             return
         state.judged["D1.4"] += 1
+
+    @staticmethod
+    def _beside_a_repeat(state: StoredState, send: Send) -> bool:
+        """Whether the batch that carried a fresh id began with one sent before (BATCH-03): DEDUP-05 drops it whole."""
+        highest = -1
+        for frame in state.arrived:
+            wire = announced(frame)
+            if wire is None:
+                continue
+            fresh = send.explicit is not None and send.explicit > highest
+            straddles = is_batch(frame) and wire[0] <= highest and fresh
+            if straddles and any(member.digest == send.digest for member in members(frame)):
+                return True
+            highest = max(highest, covered(frame)[-1])
+        return False
 
     def _outcomes_off(self, state: StoredState) -> Iterator[Anomaly]:
         at = {position(entry): entry for entry in state.entries}
@@ -478,7 +498,7 @@ class DeduplicationAnswers(Invariant[AnswersState]):
     ) -> Iterator[Anomaly]:
         if sent.answer is None:
             return
-        straddles = is_batch(sent.frame) and ids[1] > persisted
+        straddles = is_batch(sent.frame) and covered(sent.frame)[-1] > persisted
         clause = "DEDUP-05" if straddles else "DEDUP-01"
         if sent.refused:
             state.unsure(clause, f"the duplicate was refused with {sent.answer.error}", sent.answer.index)
@@ -581,10 +601,17 @@ def _persisted_before(sends: list[Sent], index: int) -> int:
     return highest
 
 
+class Floor(NamedTuple):
+    """The highest acknowledged id, and the highest of those that the broker was told; -1 for none."""
+
+    acknowledged: int
+    announced: int
+
+
 class ResumeState(ProducerState):
     """Registrations and what had been sent and acknowledged before each, on both sides."""
 
-    __slots__ = ("acknowledged", "book", "broker", "client", "registered", "sent", "sent_by_api")
+    __slots__ = ("acknowledged", "announced", "book", "broker", "client", "registered", "sent", "sent_by_api")
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)
@@ -593,8 +620,9 @@ class ResumeState(ProducerState):
         self.sent = -1
         self.sent_by_api = -1
         self.registered: set[tuple[str, str, str]] = set()
-        self.client: dict[tuple[str, int | None], tuple[Event, int, bool]] = {}
-        self.acknowledged: list[tuple[str, Event, int, int, int | None]] = []
+        self.announced: set[int] = set()
+        self.client: dict[tuple[str, int | None], tuple[Floor, bool]] = {}
+        self.acknowledged: list[tuple[str, Event, Floor, int, int]] = []
 
 
 class Resume(Invariant[ResumeState]):
@@ -631,6 +659,7 @@ class Resume(Invariant[ResumeState]):
                 state.sent = max(state.sent, last)
             else:
                 state.book.learn(event)
+                state.announced.update(_announced_ids(event))
                 state.sent_by_api = max(state.sent_by_api, last)
         elif event.kind in ("SEND_RECEIPT", "SEND_ERROR"):
             if event.layer == "tap.broker":
@@ -646,24 +675,26 @@ class Resume(Invariant[ResumeState]):
     def _registering(self, state: ResumeState, event: Event) -> None:
         if event.layer == "tap.broker":
             whole = [sent for sent in state.broker.all if not is_inner_chunk(sent.frame)]
-            floor = _persisted_before(whole, event.index)
+            persisted = _persisted_before(whole, event.index)
+            floor = Floor(persisted, persisted)
         else:
-            known = [
-                state.book.sequence_of(send) for send in state.book.sends.values() if send.outcome in ("OK", "DUP")
-            ]
-            floor = max([-1, *(sequence_id for sequence_id in known if sequence_id is not None)])
+            known = {
+                sequence_id for send in state.book.sends.values()
+                if send.outcome in ("OK", "DUP") and (sequence_id := state.book.sequence_of(send)) is not None
+            }  # fmt: skip
+            floor = Floor(max(known, default=-1), max(known & state.announced, default=-1))
         # Asking twice on one connection is answered without the field (PROD-18), which says nothing about the past.
         repeated = _registration(event) in state.registered
         state.registered.add(_registration(event))
-        state.client[(event.connection or "", event.request_id)] = (event, floor, repeated)
+        state.client[(event.connection or "", event.request_id)] = (floor, repeated)
 
     def _registered(self, state: ResumeState, event: Event) -> None:
         asked = state.client.pop((event.connection or "", event.request_id), None)
-        if asked is None or asked[2]:
+        if asked is None or asked[1]:
             return
         last = event.extra.get("last_sequence_id")
         ceiling = state.sent if event.layer == "tap.broker" else max(state.sent_by_api, _highest_explicit(state.book))
-        state.acknowledged.append((event.layer, event, asked[1], ceiling, -1 if last is None else int(last)))
+        state.acknowledged.append((event.layer, event, asked[0], ceiling, -1 if last is None else int(last)))
 
     def finish(self, state: ResumeState) -> Iterator[Anomaly]:
         if not state.acknowledged or volatile(state.key):
@@ -676,13 +707,13 @@ class Resume(Invariant[ResumeState]):
             return
         for layer, event, floor, ceiling, last in state.acknowledged:
             clause = "DEDUP-07" if layer == "tap.broker" else "D1.8"
-            if last is None:
-                continue
-            if last < floor:
+            if last < floor.announced:
                 yield state.anomaly(
-                    clause, "resumes-too-low", f"last_sequence_id {last}, but {floor} was acknowledged before",
-                    event.index,
+                    clause, "resumes-too-low",
+                    f"last_sequence_id {last}, but {floor.announced} was acknowledged before", event.index,
                 )  # fmt: skip
+            elif last < floor.acknowledged:
+                state.unsure(clause, UNANNOUNCED, event.index)
             elif last > ceiling:
                 yield state.anomaly(
                     clause, "resumes-too-high", f"last_sequence_id {last}, but nothing above {ceiling} was ever sent",
@@ -690,6 +721,11 @@ class Resume(Invariant[ResumeState]):
                 )  # fmt: skip
             elif ceiling >= 0:
                 state.judged[clause] += 1
+
+
+def _announced_ids(frame: Event) -> range:
+    wire = announced(frame)
+    return range(0) if wire is None else range(wire[0], wire[1] + 1)
 
 
 def _registration(event: Event) -> tuple[str, str, str]:

@@ -30,7 +30,8 @@ class FrameShape(Invariant[ShapeState]):
     name = "frame-shape"
     family = "receipts"
     clauses = (
-        "SEND-01", "BATCH-01", "BATCH-02", "BATCH-05", "COMP-01", "COMP-02", "META-02", "META-04", "META-05",
+        "SEND-01", "BATCH-01", "BATCH-02", "BATCH-05", "BATCH-06", "COMP-01", "COMP-02", "META-02", "META-04",
+        "META-05",
     )  # fmt: skip
 
     def key(self, event: Event) -> Key | None:
@@ -120,6 +121,11 @@ class FrameShape(Invariant[ShapeState]):
             state, "BATCH-02", "batch-describes-itself-wrongly", event, described,
             f"{count} members with ids {ids[:1]}..{ids[-1:]}, announced as {event.num_messages} with {wire}",
         )  # fmt: skip
+        if len(set(ids)) > 1:
+            yield from self._check(
+                state, "BATCH-06", "highest-id-not-announced", event, event.highest_sequence_id is not None,
+                f"a batch of ids {min(ids)}..{max(ids)} announces only {event.sequence_id}",
+            )  # fmt: skip
         limit, size_limit = state.limits.get("max_messages"), state.limits.get("max_bytes")
         if limit is None and size_limit is None:
             return
