@@ -80,11 +80,13 @@ class Toxiproxy:
         return self._child is not None and self._child.alive()
 
     def check(self) -> None:
-        """Raises ``ToxiproxyDied`` when the server has ended since ``start``."""
+        """Raises ``ToxiproxyDied`` when the server has ended since ``start``, or once let a call run out of time."""
+        if self._api is not None and self._api.silent:
+            raise ToxiproxyDied(self._api.silent)
         if self._child is not None and not self._child.alive():
-            raise ToxiproxyDied(
-                f"Toxiproxy ended in the run, status {self._child.returncode}.\n{self._child.logs_tail()}".rstrip()
-            )
+            # None: the event loop has not been told yet.
+            status = "" if self._child.returncode is None else f", status {self._child.returncode}"
+            raise ToxiproxyDied(f"Toxiproxy ended in the run{status}\n{self._child.logs_tail(3)}".rstrip())
 
     async def proxy(self, name: str, upstream: str) -> Link:
         """A new link that forwards to ``upstream`` (``host:port``). ``name``: letters, digits, ``_ . -``."""

@@ -21,9 +21,13 @@ _LIBRARY = threading.Lock()
 
 
 class ToxiproxyApi:
-    """Calls to one server. Raises ``ToxiproxyError`` for a refusal, ``ToxiproxyDied`` when nobody is there."""
+    """Calls to one server. Raises ``ToxiproxyError`` for a refusal, ``ToxiproxyDied`` when nobody is there.
+
+    ``silent`` says so once a call has run out of time; further calls are not tried.
+    """
 
     def __init__(self, host: str, port: int) -> None:
+        self.silent = ""
         self._host = host
         self._port = port
         # trust_env: the loopback must not be looked for behind the proxy of HTTP_PROXY.
@@ -95,6 +99,8 @@ class ToxiproxyApi:
         """
         consumer = toxiproxy.api.APIConsumer
         with self._errors(), _LIBRARY:
+            # Whoever held the lock before may have found that nobody answers.
+            self._refuse_if_silent()
             before = consumer.host, consumer.port, toxiproxy.api.requests
             consumer.host, consumer.port, toxiproxy.api.requests = self._host, self._port, self._http
             try:
@@ -102,12 +108,18 @@ class ToxiproxyApi:
             finally:
                 consumer.host, consumer.port, toxiproxy.api.requests = before
 
+    def _refuse_if_silent(self) -> None:
+        if self.silent:
+            raise ToxiproxyDied(self.silent)
+
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
+        self._refuse_if_silent()
         try:
             yield
         except httpx.TimeoutException as error:
-            raise ToxiproxyError(f"Toxiproxy did not answer within {TIMEOUT_S:.0f} s") from error
+            self.silent = f"Toxiproxy did not answer within {TIMEOUT_S:.0f} s"
+            raise ToxiproxyDied(self.silent) from error
         except httpx.TransportError as error:
             raise ToxiproxyDied(f"Toxiproxy is not reachable any more: {error}") from error
         except httpx.HTTPStatusError as error:
