@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness import __version__
-from harness.cli_guard import Guard, interruptible, reader_may_leave, say
+from harness.cli_guard import Guard, reader_may_leave, say
 from harness.usage_error import UsageError
 from harness.verdict import EXIT_GREEN, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_USAGE, EXIT_VIOLATION
 
@@ -58,8 +58,7 @@ Report = Annotated[Path | None, typer.Option("--report", help="Directory for all
 
 
 def main() -> None:
-    """The entry point of the ``starquake`` command."""
-    interruptible()
+    """Run the command line. ``harness.cli_entry`` is what the ``starquake`` command starts."""
     try:
         app()
     except SystemExit as ended:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from types import FrameType
 from typing import ParamSpec
 
 import typer
@@ -75,23 +73,6 @@ class Guard:
             traceback.print_exception(error, file=log)
         say(f"the harness failed: {type(error).__name__}: {error}\n  the traceback is in {log.name}")
         return EXIT_HARNESS
-
-
-def interruptible() -> None:
-    """Ctrl-C, SIGTERM and a terminal that is closed end a command in good order; a second one ends it at once."""
-    asked = False
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            # The children are killed by the reaper, which waits for the end of this process.
-            os.write(2, b"\nstarquake: interrupted again: stopped at once, without a report\n")
-            os._exit(EXIT_INTERRUPTED)
-        asked = True
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, on_signal)
 
 
 @contextmanager

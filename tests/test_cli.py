@@ -269,7 +269,7 @@ def test_wrong_usage_is_exit_2(cli) -> None:
 
 
 def run_process(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from harness.cli import main; main()"
+    code = "import sys; from harness.cli_entry import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, **options,
