@@ -336,6 +336,34 @@ def test_an_ack_after_the_consumer_unsubscribed_is_remembered_by_nobody() -> Non
     assert names(judge(history, *acks.INVARIANTS)) == set()
 
 
+@pytest.mark.parametrize(("also", "found"), [((2,), False), ((1, 2), False), ((), True), ((1,), True)])
+def test_a_cumulative_ack_inside_a_batch_may_name_what_was_acked_one_by_one_behind_it(
+    also: tuple[int, ...], found: bool
+) -> None:
+    history = ConsumerHistory()
+    history.consumer()
+    history.message(1, 0, num_messages=3)
+    for index in range(3):
+        history.receive(1, 0, f"m{index}", batch_index=index)
+    for index in also:
+        history.call("ack", (1, 0), batch_index=index)
+    history.call("ack_cumulative", (1, 0), batch_index=0 if 1 in also else 1)
+    history.ack((1, 0), cumulative=True)
+    results = judge(history, *acks.INVARIANTS)
+    assert (names(results) == {("ACK-CUM-06", "acked-beyond-the-call")}) is found
+    assert results["ACK-CUM-06"].judged
+
+
+@pytest.mark.parametrize(("shown", "found"), [(0b1100, False), (0b1000, True)])
+def test_a_seek_into_a_batch_may_hide_the_members_before_its_target(shown: int, found: bool) -> None:
+    history = ConsumerHistory()
+    history.consumer()
+    history.message(1, 0, num_messages=4)
+    history.wire("SEEK", request_id=9, ledger_id=1, entry_id=0, ack_set=[0b1100])
+    history.message(1, 0, num_messages=4, ack_set=[shown])
+    assert (names(judge(history, *acks.INVARIANTS)) == {("ACK-BATCH-01", "member-acked-by-nobody")}) is found
+
+
 def test_every_clause_has_a_breach() -> None:
     declared = {clause for invariant in acks.INVARIANTS for clause in invariant.clauses}
     assert declared == {clause for clause, _ in CASES}

@@ -195,8 +195,7 @@ class ClientAcks(Invariant[ClientAcksState]):
         clause = "ACK-CUM-02"
         if limit is not None and limit[:2] == rank[:2] and limit[2] != WHOLE_ENTRY:
             clause = "ACK-CUM-06"
-            if limit[2] + 1 >= state.sizes.get(limit[:2], WHOLE_ENTRY):
-                limit = (*limit[:2], WHOLE_ENTRY)
+            limit = self._with_neighbours(state, asked, limit)
         state.judged[clause] += 1
         if limit is None or rank > limit:
             wanted = () if limit is None else (asked.cumulative_index,)
@@ -207,6 +206,17 @@ class ClientAcks(Invariant[ClientAcksState]):
                 witness=(*wanted, event.index),
                 message=f"the client acked up to {rank}, the application had asked for {limit}",
             )
+
+    @staticmethod
+    def _with_neighbours(state: ClientAcksState, asked: Asked, limit: Rank) -> Rank:
+        """How far a cumulative ack reaches inside its batch, with the members behind it that were acked one by one."""
+        position, last = limit[:2], limit[2]
+        named = asked.members.get(position, set())
+        gone = state.acked_before.get(position, 0)
+        size = state.sizes.get(position, WHOLE_ENTRY)
+        while last + 1 < size and (last + 1 in named or gone >> last + 1 & 1):
+            last += 1
+        return (*position, WHOLE_ENTRY if last + 1 >= size or None in named else last)
 
     def _individual(self, state: ClientAcksState, session: Session, event: Event) -> Iterable[Anomaly]:
         member = state.members.by_name.get(session.consumer)
@@ -324,6 +334,14 @@ class BrokerAcksState(FoldState):
         self.crashes: list[int] = []
 
 
+def _skipped(seek: Event) -> dict[Position, int]:
+    """The members before the target of a SEEK into a batch: a broker may mark them as acked, as the SEEK says."""
+    position, left = position_of(seek), bits(seek.ack_set)
+    if position is None or (left is None and seek.batch_index is None):
+        return {}
+    return {position: ~left if left is not None else (1 << (seek.batch_index or 0)) - 1}
+
+
 CURSOR_FLUSH_NS = 60_000_000_000
 """A dirty cursor is written at the latest after this time (MARKDEL-04)."""
 
@@ -366,7 +384,7 @@ class BrokerAcks(Invariant[BrokerAcksState]):
             if (event.kind == "SUBSCRIBE" and session.number == 0) or state.calm.last_fault < 0:
                 ledger.basis[session] = (event.index, event.time_ns)
         elif event.kind in ("SEEK", "UNSUBSCRIBE"):
-            state.ledgers[session.subscription] = Ledger(basis=ledger.basis)
+            state.ledgers[session.subscription] = Ledger(basis=ledger.basis, cleared=_skipped(event))
         elif event.kind == "ACK":
             self._acked(ledger, session, event)
         elif event.kind == "MESSAGE" and session.live:
