@@ -57,7 +57,7 @@ async def test_lite_that_cannot_start_says_what_it_wrote(tmp_path: Path, monkeyp
     program.chmod(0o755)
     monkeypatch.setattr("harness.systems.lite.lite_binary", lambda: program)
     system = LiteSystem()
-    with pytest.raises(SetupError, match="status 3:\nno space left"):
+    with pytest.raises(SetupError, match="status 3\nno space left"):
         await system.start()
     assert not system.alive()
     assert system.logs_tail() == "no space left"

@@ -15,6 +15,9 @@ ADAPTERS = {
 }
 """Client name to the module that is its adapter."""
 
+# Named in the documentation, so that asking for them is no typing mistake.
+PLANNED = ("java", "go", "node", "rust")
+
 
 def resolve(spec: str, *, log: Path | None = None) -> AdapterProcess:
     """The client called ``spec``, not yet started; its stderr will go to ``log``.
@@ -23,7 +26,10 @@ def resolve(spec: str, *, log: Path | None = None) -> AdapterProcess:
     """
     module = ADAPTERS.get(spec)
     if module is None:
-        raise UnknownClient(f"there is no client {spec!r}; there are: {', '.join(sorted(ADAPTERS))}")
+        there_are = f"there are: {', '.join(sorted(ADAPTERS))} (`starquake clients list`)"
+        if spec.split("@", 1)[0] in (*PLANNED, *ADAPTERS):
+            raise UnknownClient(f"the client {spec!r} is not available in this version; {there_are}")
+        raise UnknownClient(f"there is no client {spec!r}; {there_are}")
     # -P keeps the working directory off the import path: a run folder may hold files named like modules. What this
     # process imports from must be handed on instead, because the package may be run from a source tree.
     root = Path(__file__).resolve().parent.parent.parent

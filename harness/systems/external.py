@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from harness.setup_error import SetupError
 from harness.systems.handshake import HandshakeFailed, handshake
+from harness.systems.stranger import who_answers
 from harness.systems.system import Address, Protocol, System, UnknownSystem
 
 DEFAULT_PORT = 6650
@@ -33,9 +34,12 @@ class ExternalSystem(System):
         try:
             connected = await handshake(address.host, address.port, HANDSHAKE_TIMEOUT_S)
         except HandshakeFailed as error:
-            raise SetupError(
-                f"no Pulsar broker at {address.service_url}: {error}", "Check the address, and that the broker runs."
-            ) from error
+            stranger = await who_answers(address.host, address.port)
+            mend = (
+                stranger
+                or f"Check the address (is {address.port} the port of the binary protocol?), and that the broker runs."
+            )
+            raise SetupError(f"no Pulsar broker at {address.service_url}: {error}", mend) from error
         self.version = connected.server_version or "unknown"
         self._reached = True
         return address
@@ -55,9 +59,19 @@ def parse_address(spec: str) -> Address:
         parts, admin_parts = urlsplit(service), urlsplit(admin)
         port, _ = parts.port, admin_parts.port
     except ValueError as error:
-        raise UnknownSystem(f"{spec!r} is no address: {error}") from error
-    if parts.scheme != "pulsar" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
-        raise UnknownSystem(f"{spec!r} is no address: it should look like pulsar://host:6650[,http://host:8080]")
+        raise _no_address(spec, str(error)) from error
+    if parts.scheme != "pulsar" or parts.path.strip("/") or parts.query or parts.fragment or parts.username:
+        raise _no_address(spec, "nothing belongs around the host and the port")
+    if not parts.hostname or any(letter.isspace() for letter in parts.hostname):
+        raise _no_address(spec, f"{parts.hostname or ''!r} is no host")
+    if port == 0:
+        raise _no_address(spec, "nobody listens on port 0")
     if admin and (admin_parts.scheme not in ("http", "https") or not admin_parts.hostname):
         raise UnknownSystem(f"{spec!r}: the admin service {admin!r} should look like http://host:8080")
     return Address(parts.hostname, DEFAULT_PORT if port is None else port, admin or None)
+
+
+def _no_address(spec: str, why: str) -> UnknownSystem:
+    return UnknownSystem(
+        f"{spec!r} is no address of a broker ({why}); it should look like pulsar://host:6650[,http://host:8080]"
+    )

@@ -28,8 +28,13 @@ async def handshake(host: str, port: int, timeout: float) -> CommandConnected:
                 writer.close()
     except TimeoutError as error:
         raise HandshakeFailed(f"no answer to CONNECT within {timeout:g} s") from error
+    except ConnectionResetError as error:
+        raise HandshakeFailed("the connection was reset without an answer to CONNECT") from error
     except OSError as error:
         raise HandshakeFailed(f"no connection: {error.strerror or error}") from error
+    except UnicodeError as error:
+        # What the resolver says of a name that cannot be encoded.
+        raise HandshakeFailed(f"no connection: {host!r} is no host name ({error})") from error
 
 
 async def _answer(reader: asyncio.StreamReader) -> CommandConnected:
@@ -40,13 +45,11 @@ async def _answer(reader: asyncio.StreamReader) -> CommandConnected:
         try:
             frames = decoder.feed(data)
         except WireError as error:
-            if begin.startswith(b"HTTP/"):
-                raise HandshakeFailed("this is an HTTP port; give the port of the binary protocol (6650)") from error
-            raise HandshakeFailed(f"the answer is not of the Pulsar protocol ({error})") from error
+            raise HandshakeFailed(f"the answer is not of the Pulsar protocol: it begins {begin!r}") from error
         for frame in frames:
             if frame.command.type == BaseCommand.CONNECTED:
                 return frame.command.connected
             if frame.command.type == BaseCommand.ERROR:
                 raise HandshakeFailed(f"the broker refuses: {frame.command.error.message}")
             raise HandshakeFailed(f"the answer to CONNECT was {command_name(frame.command)}")
-    raise HandshakeFailed("the connection was closed without an answer; is this the port of the binary protocol?")
+    raise HandshakeFailed("the connection was closed without an answer to CONNECT")

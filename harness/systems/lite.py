@@ -23,6 +23,7 @@ POLL_S = 0.01
 PORT_ATTEMPTS = 3
 
 MEND = "Install it with: pip install pulsar-lite"
+AGAIN = "Try again; if it stays so, `starquake doctor` looks for the cause."
 
 # Metrics would listen on all interfaces, on a fixed port. The size is the largest message a broker takes by default
 # (5 MiB) and room for what is around it.
@@ -80,7 +81,7 @@ class LiteSystem(System):
                 port = _free_port()
                 if await self._started(binary, Path(self._directory.name), port):
                     return Address(HOST, port)
-            raise SetupError(f"pulsar-lite does not start:\n{self.logs_tail()}")
+            raise SetupError(f"pulsar-lite finds no free port of {HOST}:\n{self.logs_tail()}", AGAIN)
         except BaseException:
             await self.stop()
             raise
@@ -137,12 +138,13 @@ class LiteSystem(System):
                         await asyncio.sleep(POLL_S)
         except TimeoutError as error:
             raise SetupError(
-                f"pulsar-lite does not answer after {START_TIMEOUT_S:.0f} s: {problem}\n{child.logs_tail()}"
+                f"pulsar-lite does not answer after {START_TIMEOUT_S:.0f} s: {problem}\n{child.logs_tail()}".rstrip(),
+                AGAIN,
             ) from error
         status = await child.stop()
         if "ddress already in use" in child.logs_tail():
             return False
-        raise SetupError(f"pulsar-lite ended at once, status {status}:\n{child.logs_tail()}")
+        raise SetupError(f"pulsar-lite ended at once, status {status}\n{child.logs_tail()}".rstrip(), AGAIN)
 
 
 def _listens(pid: int, port: int) -> bool:

@@ -6,7 +6,7 @@ from harness.systems.external import ExternalSystem
 from harness.systems.lite import LiteSystem
 from harness.systems.system import System, UnknownSystem
 
-KNOWN = ("reference", "lite", "pulsar://HOST:PORT[,http://HOST:PORT]")
+KNOWN = ("lite", "reference", "simulated", "mutant:NAME", "pulsar://HOST:PORT[,http://HOST:PORT]")
 # Named in the documentation, so that asking for them is no typing mistake.
 PLANNED = ("pulsar@", "docker:", "rocketmq-reference", "rocketmq@", "rocketmq://")
 
@@ -22,6 +22,9 @@ def resolve(spec: str) -> System:
         return ReferenceSystem()
     if spec.startswith("pulsar://"):
         return ExternalSystem(spec)
+    there_are = f"there are {', '.join(KNOWN)} (`starquake systems list` explains them)"
     if spec.startswith(PLANNED):
-        raise UnknownSystem(f"system {spec!r} is not available in this version; there are {', '.join(KNOWN)}")
-    raise UnknownSystem(f"no system {spec!r}; there are {', '.join(KNOWN)}")
+        raise UnknownSystem(f"system {spec!r} is not available in this version; {there_are}")
+    if spec.startswith("pulsar+ssl://"):
+        raise UnknownSystem(f"system {spec!r}: TLS hides the frames; give the plain-text port as pulsar://HOST:6650")
+    raise UnknownSystem(f"no system {spec!r}; {there_are}")
