@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from harness.reference.broker import answers
 from harness.reference.broker.consumer import Consumer
 from harness.reference.broker.cursor import Cursor
+from harness.reference.broker.key_shared import KeySharedDispatcher
 from harness.reference.broker.permits import Permits
 from harness.reference.broker.redelivery_counts import RedeliveryCounts
 from harness.reference.broker.shared import SharedDispatcher
 from harness.reference.broker.single_active import SingleActiveDispatcher
-from harness.reference.broker.stored_entry import StoredEntry
+from harness.reference.broker.stored_entry import StoredEntry, body_of
+from harness.reference.broker.subscription import Subscription
 from harness.reference.mutants.mutant import Mutant
+from harness.wire.frame import Frame, decode, encode
+from harness.wire.pulsar_pb2 import MessageIdData, MessageMetadata
 
 
-class AcksOneTooMany(Cursor):
-    def ack_through(self, offset: int) -> None:
-        super().ack_through(offset + 1)
+class AcksOneTooMany(Subscription):
+    def _ack_through(self, given: MessageIdData) -> None:
+        super()._ack_through(given)
+        self.cursor.ack_through(min(self.cursor.mark_delete + 1, len(self.topic.ledgers) - 1))
 
 
 class AcksOneTooFew(Cursor):
@@ -24,7 +31,7 @@ class AcksOneTooFew(Cursor):
         super().ack_through(offset - 1)
 
 
-class MovesMarkBack(Cursor):
+class ObeysStaleAcks(Cursor):
     def ack_through(self, offset: int) -> None:
         if offset < self.mark_delete:
             self.mark_delete = offset
@@ -36,6 +43,12 @@ class IgnoresHoles(Cursor):
     def ack(self, offset: int) -> None:
         super().ack(offset)
         self.ack_through(offset)
+
+
+class MovesMarkBack(Subscription):
+    def detach(self, consumer: Consumer) -> None:
+        super().detach(consumer)
+        self.cursor.mark_delete = max(-1, self.cursor.mark_delete - 1)
 
 
 class LosesAcks(Cursor):
@@ -86,12 +99,19 @@ class SkipsAfterRewind(SingleActiveDispatcher):
 
 
 class ReplaysAcknowledged(SingleActiveDispatcher):
+    _replay = 0
+
     def rewind(self) -> None:
         super().rewind()
-        for consumer in self.consumers[:1]:
-            for offset in range(min(2, self.cursor.mark_delete + 1)):
-                stored = self.entries[offset]
-                consumer.deliver(stored, (1 << stored.num_messages) - 1, 0)
+        self._replay = min(2, self.cursor.mark_delete + 1)
+
+    def pump(self) -> None:
+        consumer = self.active
+        while consumer is not None and self._takeover is None and self._replay and consumer.permits.allow():
+            stored = self.entries[self.cursor.mark_delete + 1 - self._replay]
+            self._replay -= 1
+            consumer.deliver(stored, (1 << stored.num_messages) - 1, 0)
+        super().pump()
 
 
 class AdmitsSecondExclusive(SingleActiveDispatcher):
@@ -105,18 +125,64 @@ class DeliversAnotherBody(Consumer):
     def deliver(self, stored: StoredEntry, remaining: int, redelivery_count: int) -> None:
         body = self._last if self._last is not None and stored.entry % 5 == 4 else stored.body
         self._last = stored.body
-        changed = StoredEntry(
-            stored.ledger,
-            stored.entry,
-            stored.producer,
-            stored.sequence_id,
-            stored.highest_sequence_id,
-            stored.num_messages,
-            stored.metadata,
-            stored.payload,
-            body,
-        )
-        super().deliver(changed, remaining, redelivery_count)
+        super().deliver(replace(stored, body=body), remaining, redelivery_count)
+
+
+class ChangesPublishTime(Consumer):
+    def deliver(self, stored: StoredEntry, remaining: int, redelivery_count: int) -> None:
+        metadata = MessageMetadata()
+        metadata.CopyFrom(stored.metadata)
+        metadata.publish_time += 1
+        frame = Frame(answers.pong(), metadata, stored.payload)
+        super().deliver(replace(stored, body=body_of(decode(encode(frame)))), remaining, redelivery_count)
+
+
+class HidesFirstMember(SingleActiveDispatcher):
+    def remaining(self, offset: int) -> int:
+        remaining = super().remaining(offset)
+        return remaining & ~1 if self.entries[offset].is_batch and offset % 2 == 0 else remaining
+
+
+class SkipsEntries(SharedDispatcher):
+    def _next(self) -> int | None:
+        offset = super()._next()
+        return super()._next() if offset is not None and offset % 5 == 3 else offset
+
+
+class SkipsPieces(SingleActiveDispatcher):
+    def wants(self, consumer: Consumer, stored: StoredEntry) -> bool:
+        return super().wants(consumer, stored) and stored.metadata.chunk_id != 1
+
+
+class ForgetsTheDeparted(SharedDispatcher):
+    def remove(self, consumer: Consumer) -> None:
+        for offset in list(consumer.pending):
+            self._release(consumer, offset)
+        super().remove(consumer)
+
+
+class SendsToTwo(SharedDispatcher):
+    def _send(self, consumer: Consumer, offset: int, stored: StoredEntry) -> None:
+        super()._send(consumer, offset, stored)
+        for other in self.consumers:
+            if other is not consumer and self._ready(other):
+                other.deliver(stored, self.remaining(offset), self.counts.get(offset))
+
+
+class SpreadsKeys(KeySharedDispatcher):
+    def _assign(self, offset: int, stored: StoredEntry) -> Consumer | None:
+        return self._next_consumer()
+
+
+class PushesBeforeFlow(Permits):
+    def __init__(self) -> None:
+        super().__init__()
+        self.available = 1
+
+
+class ChargesBatchesNothing(Permits):
+    def charge(self, messages: int) -> None:
+        super().charge(messages if messages == 1 else 0)
 
 
 class SpreadsPieces(SharedDispatcher):
@@ -166,27 +232,39 @@ MUTANTS = (
         family="acks",
         side="broker",
         breaks="A cumulative acknowledgement takes the next entry with it.",
-        parts={"cursor": AcksOneTooMany},
+        expected=("ACK-CUM-01",),
+        parts={"subscription": AcksOneTooMany},
     ),
     Mutant(
         name="broker-acks-one-too-few",
         family="acks",
         side="broker",
         breaks="A cumulative acknowledgement leaves its own entry unacknowledged.",
+        expected=("C5",),
         parts={"cursor": AcksOneTooFew},
+    ),
+    Mutant(
+        name="broker-obeys-stale-acks",
+        family="acks",
+        side="broker",
+        breaks="An older cumulative acknowledgement moves mark-delete back.",
+        expected=("ACK-CUM-03",),
+        parts={"cursor": ObeysStaleAcks},
     ),
     Mutant(
         name="broker-moves-mark-delete-back",
         family="acks",
         side="broker",
-        breaks="An older cumulative acknowledgement moves mark-delete back.",
-        parts={"cursor": MovesMarkBack},
+        breaks="Mark-delete moves back by an entry when a consumer leaves.",
+        expected=("C2",),
+        parts={"subscription": MovesMarkBack},
     ),
     Mutant(
         name="broker-ignores-holes",
         family="acks",
         side="broker",
         breaks="An individual acknowledgement takes every entry before it along.",
+        expected=("C4",),
         parts={"cursor": IgnoresHoles},
     ),
     Mutant(
@@ -194,6 +272,7 @@ MUTANTS = (
         family="acks",
         side="broker",
         breaks="Individual acknowledgements of some entries are not applied.",
+        expected=("ACK-25",),
         parts={"cursor": LosesAcks},
     ),
     Mutant(
@@ -201,6 +280,7 @@ MUTANTS = (
         family="acks",
         side="broker",
         breaks="A second partial acknowledgement of a batch undoes the first.",
+        expected=("C7",),
         parts={"cursor": ReplacesBits},
     ),
     Mutant(
@@ -208,6 +288,7 @@ MUTANTS = (
         family="acks",
         side="broker",
         breaks="Acknowledging one message of a batch acknowledges all of it.",
+        expected=("MARKDEL-03",),
         parts={"cursor": AcksWholeBatch},
     ),
     Mutant(
@@ -215,6 +296,7 @@ MUTANTS = (
         family="acks",
         side="broker",
         breaks="After a reconnect the first unacknowledged entry is not sent again.",
+        expected=("DISPATCH-03",),
         parts={"single_active": SkipsAfterRewind},
     ),
     Mutant(
@@ -222,6 +304,7 @@ MUTANTS = (
         family="acks",
         side="broker",
         breaks="Entries below mark-delete are sent again after a rewind.",
+        expected=("C5", "ACK-25"),
         parts={"single_active": ReplaysAcknowledged},
     ),
     Mutant(
@@ -229,6 +312,7 @@ MUTANTS = (
         family="acks",
         side="broker",
         breaks="Two neighbouring entries are sent in the wrong order.",
+        expected=("DISPATCH-02",),
         parts={"single_active": SwapsNeighbours},
     ),
     Mutant(
@@ -236,6 +320,7 @@ MUTANTS = (
         family="acks",
         side="broker",
         breaks="A second consumer is let into an Exclusive subscription.",
+        expected=("DISPATCH-01",),
         parts={"single_active": AdmitsSecondExclusive},
     ),
     Mutant(
@@ -243,6 +328,7 @@ MUTANTS = (
         family="acks",
         side="broker",
         breaks="Messages are sent beyond the permits granted.",
+        expected=("PERMIT-01",),
         parts={"permits": IgnoresPermits},
     ),
     Mutant(
@@ -250,13 +336,87 @@ MUTANTS = (
         family="acks",
         side="broker",
         breaks="A consumer is sent other bytes under a message id than were published.",
+        expected=("LEDGER-04",),
         parts={"consumer": DeliversAnotherBody},
+    ),
+    Mutant(
+        name="broker-changes-publish-time",
+        family="acks",
+        side="broker",
+        breaks="Messages are delivered with another publish time than they were published with.",
+        expected=("DISPATCH-04",),
+        parts={"consumer": ChangesPublishTime},
+    ),
+    Mutant(
+        name="broker-hides-first-member",
+        family="acks",
+        side="broker",
+        breaks="A batch is sent with a member marked as acknowledged that nobody acknowledged.",
+        expected=("ACK-BATCH-01",),
+        parts={"single_active": HidesFirstMember},
+    ),
+    Mutant(
+        name="broker-skips-entries",
+        family="acks",
+        side="broker",
+        breaks="Some entries are never sent to a Shared subscription.",
+        expected=("CONS-12",),
+        parts={"shared": SkipsEntries},
+    ),
+    Mutant(
+        name="broker-forgets-the-departed",
+        family="acks",
+        side="broker",
+        breaks="What a Shared consumer held when it left is not handed to the others.",
+        expected=("UNACK-16",),
+        parts={"shared": ForgetsTheDeparted},
+    ),
+    Mutant(
+        name="broker-sends-to-two",
+        family="acks",
+        side="broker",
+        breaks="Entries of a Shared subscription are sent to two consumers.",
+        expected=("DISP-02",),
+        parts={"shared": SendsToTwo},
+    ),
+    Mutant(
+        name="broker-spreads-keys",
+        family="acks",
+        side="broker",
+        breaks="Entries of one key go to several Key_Shared consumers at once.",
+        expected=("KEYSHARED-01",),
+        parts={"key_shared": SpreadsKeys},
+    ),
+    Mutant(
+        name="broker-pushes-before-flow",
+        family="acks",
+        side="broker",
+        breaks="A consumer is sent a message before it granted any permit.",
+        expected=("FLOW-01",),
+        parts={"permits": PushesBeforeFlow},
+    ),
+    Mutant(
+        name="broker-charges-batches-nothing",
+        family="acks",
+        side="broker",
+        breaks="Batches take no permits, so more entries are sent than were granted.",
+        expected=("FLOW-02",),
+        parts={"permits": ChargesBatchesNothing},
+    ),
+    Mutant(
+        name="broker-skips-pieces",
+        family="chunks",
+        side="broker",
+        breaks="A piece of a chunked message is never sent to the consumer.",
+        expected=("K8",),
+        parts={"single_active": SkipsPieces},
     ),
     Mutant(
         name="broker-spreads-pieces",
         family="chunks",
         side="broker",
         breaks="Pieces of one chunked message go to different Shared consumers.",
+        expected=("CHUNK-08",),
         parts={"shared": SpreadsPieces},
     ),
     Mutant(
@@ -264,6 +424,7 @@ MUTANTS = (
         family="dead_letter",
         side="broker",
         breaks="The redelivery count stays 0 however often an entry is asked for again.",
+        expected=("REDEL-02",),
         parts={"redelivery_counts": CountsNothing},
     ),
     Mutant(
@@ -271,6 +432,7 @@ MUTANTS = (
         family="dead_letter",
         side="broker",
         breaks="One REDELIVER raises the count by two.",
+        expected=("Q1",),
         parts={"redelivery_counts": CountsDouble},
     ),
     Mutant(
@@ -278,6 +440,7 @@ MUTANTS = (
         family="dead_letter",
         side="broker",
         breaks="The first delivery already carries a redelivery count.",
+        expected=("Q1",),
         parts={"redelivery_counts": StartsCountingAtOne},
     ),
     Mutant(
@@ -285,6 +448,7 @@ MUTANTS = (
         family="dead_letter",
         side="broker",
         breaks="What was negatively acknowledged never comes again.",
+        expected=("REDEL-01",),
         parts={"shared": IgnoresRedeliver},
     ),
     Mutant(
@@ -292,6 +456,7 @@ MUTANTS = (
         family="dead_letter",
         side="broker",
         breaks="REDELIVER of one entry redelivers, and counts, everything the consumer holds.",
+        expected=("UNACK-01",),
         parts={"shared": RedeliversEverything},
     ),
     Mutant(
@@ -299,6 +464,7 @@ MUTANTS = (
         family="dead_letter",
         side="broker",
         breaks="An acknowledged entry is sent once more to a Shared consumer.",
+        expected=("UNACK-01",),
         parts={"shared": SendsAcknowledgedAgain},
     ),
 )

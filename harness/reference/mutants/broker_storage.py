@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness.reference.broker.dedup import DedupMarks, Judgement
 from harness.reference.broker.ledger import LedgerChain
 from harness.reference.broker.producer import Producer
@@ -45,24 +47,61 @@ class JudgesEveryPiece(DedupMarks):
         return True
 
 
+class StoresWhatItIsStoring(DedupMarks):
+    def judge(self, producer: str, lowest: int) -> Judgement:
+        judgement = super().judge(producer, lowest)
+        return Judgement.FRESH if judgement is Judgement.UNDETERMINED else judgement
+
+
+class NeverDecides(DedupMarks):
+    """Marks of what is persisted are never set, so that a repeat stays undecided for ever."""
+
+    def persist(self, producer: str, highest: int) -> None:
+        pass
+
+
+class JudgesBatchesByHighest(Topic):
+    def publish(self, producer: Producer, publication: Publication) -> None:
+        last = publication.last_sequence_id
+        if self.dedup_enabled and self.dedup.judge(producer.name, last) is Judgement.FRESH:
+            self.dedup.push(producer.name, last)
+            self._write(producer, publication)
+            return
+        super().publish(producer, publication)
+
+
+class StoresAnotherBody(Topic):
+    """Every fourth message is stored with the bytes of the one before it."""
+
+    _last: Publication | None = None
+
+    def _write(self, producer: Producer, publication: Publication) -> None:
+        last, self._last = self._last, publication
+        if last is not None and publication.sequence_id % 4 == 3:
+            publication = replace(publication, payload=last.payload, body=last.body)
+        super()._write(producer, publication)
+
+
+class LedgerForEachProducer(Topic):
+    """Producers write to ledgers of their own: ids ascend for each of them, but not over all."""
+
+    def _write(self, producer: Producer, publication: Publication) -> None:
+        ledgers = self.ledgers
+        own = self.__dict__.setdefault("_own", {})
+        kept = own.get(producer.name)
+        former = ledgers._open, ledgers._reserved
+        ledgers._open, ledgers._reserved = kept if kept is not None else (None, 0)
+        super()._write(producer, publication)
+        own[producer.name] = ledgers._open, ledgers._reserved
+        ledgers._open, ledgers._reserved = former
+
+
 class StoresTwice(Topic):
     def _persist(self, stored: StoredEntry, producer: Producer) -> None:
         super()._persist(stored, producer)
         if stored.sequence_id % 4 == 3:
             ledger, entry = self.ledgers.reserve()
-            self.ledgers.store(
-                StoredEntry(
-                    ledger,
-                    entry,
-                    stored.producer,
-                    stored.sequence_id,
-                    stored.highest_sequence_id,
-                    stored.num_messages,
-                    stored.metadata,
-                    stored.payload,
-                    stored.body,
-                )
-            )
+            self.ledgers.store(replace(stored, ledger=ledger, entry=entry))
 
 
 class AnswersFreshAsDuplicate(Topic):
@@ -146,6 +185,7 @@ MUTANTS = (
         family="dedup",
         side="broker",
         breaks="A sequence id that is persisted already is stored again.",
+        expected=("DEDUP-01",),
         parts={"dedup": StoresDuplicates},
     ),
     Mutant(
@@ -153,6 +193,7 @@ MUTANTS = (
         family="dedup",
         side="broker",
         breaks="Deduplication marks are gone when a producer comes back under its name.",
+        expected=("DEDUP-04",),
         parts={"topic": ForgetsOnReconnect},
     ),
     Mutant(
@@ -160,6 +201,7 @@ MUTANTS = (
         family="dedup",
         side="broker",
         breaks="An id after a gap is answered as a duplicate and lost.",
+        expected=("DEDUP-03",),
         parts={"dedup": TakesGapsForDuplicates},
     ),
     Mutant(
@@ -167,6 +209,7 @@ MUTANTS = (
         family="dedup",
         side="broker",
         breaks="PRODUCER_SUCCESS names a last sequence id below one that was confirmed.",
+        expected=("DEDUP-07",),
         parts={"dedup": ReportsLastIdTooLow},
     ),
     Mutant(
@@ -174,6 +217,7 @@ MUTANTS = (
         family="dedup",
         side="broker",
         breaks="PRODUCER_SUCCESS names a last sequence id that was never sent.",
+        expected=("D1.8",),
         parts={"dedup": ReportsLastIdTooHigh},
     ),
     Mutant(
@@ -181,6 +225,7 @@ MUTANTS = (
         family="dedup",
         side="broker",
         breaks="Pieces of one chunked message are taken for duplicates of its first.",
+        expected=("DEDUP-08",),
         parts={"dedup": JudgesEveryPiece},
     ),
     Mutant(
@@ -188,6 +233,7 @@ MUTANTS = (
         family="dedup",
         side="broker",
         breaks="One SEND leaves two entries.",
+        expected=("D1.1",),
         parts={"topic": StoresTwice},
     ),
     Mutant(
@@ -195,6 +241,7 @@ MUTANTS = (
         family="dedup",
         side="broker",
         breaks="A fresh id is answered as a duplicate and not stored.",
+        expected=("D1.4",),
         parts={"topic": AnswersFreshAsDuplicate},
     ),
     Mutant(
@@ -202,13 +249,55 @@ MUTANTS = (
         family="dedup",
         side="broker",
         breaks="Repeated ids are dropped although deduplication is off.",
+        expected=("DEDUP-09",),
         parts={"topic": StoresWithDedupOffOnlyOnce},
+    ),
+    Mutant(
+        name="broker-stores-what-it-is-storing",
+        family="dedup",
+        side="broker",
+        breaks="A repeat that comes while its first transmission is being stored is stored as well.",
+        expected=("DEDUP-02",),
+        parts={"dedup": StoresWhatItIsStoring},
+    ),
+    Mutant(
+        name="broker-never-decides",
+        family="dedup",
+        side="broker",
+        breaks="A repeat is refused as undecided for ever, although its first transmission is stored.",
+        expected=("D1.7",),
+        parts={"dedup": NeverDecides},
+    ),
+    Mutant(
+        name="broker-judges-batches-by-highest",
+        family="dedup",
+        side="broker",
+        breaks="A batch that begins with a known id is stored because it ends with a fresh one.",
+        expected=("DEDUP-05",),
+        parts={"topic": JudgesBatchesByHighest},
+    ),
+    Mutant(
+        name="broker-stores-another-body",
+        family="dedup",
+        side="broker",
+        breaks="Some messages are stored with the content of the message before them.",
+        expected=("D1.2",),
+        parts={"topic": StoresAnotherBody},
+    ),
+    Mutant(
+        name="broker-gives-producers-ledgers",
+        family="receipts",
+        side="broker",
+        breaks="Each producer writes to a ledger of its own: what was sent later may be stored at a lower position.",
+        expected=("O5",),
+        parts={"topic": LedgerForEachProducer},
     ),
     Mutant(
         name="broker-confirms-without-storing",
         family="receipts",
         side="broker",
         breaks="A receipt is sent for an entry that does not exist.",
+        expected=("RECEIPT-05",),
         parts={"topic": ConfirmsWithoutStoring},
     ),
     Mutant(
@@ -216,6 +305,7 @@ MUTANTS = (
         family="receipts",
         side="broker",
         breaks="A receipt is overtaken by the receipt of a later SEND.",
+        expected=("O2",),
         parts={"producer": HoldsReceiptsBack},
     ),
     Mutant(
@@ -223,6 +313,7 @@ MUTANTS = (
         family="receipts",
         side="broker",
         breaks="One SEND is answered by two receipts.",
+        expected=("O1",),
         parts={"producer": AnswersTwice},
     ),
     Mutant(
@@ -230,6 +321,7 @@ MUTANTS = (
         family="receipts",
         side="broker",
         breaks="The receipt's message id is not where the message is stored.",
+        expected=("LEDGER-04",),
         parts={"producer": NamesTheNextEntry},
     ),
     Mutant(
@@ -237,6 +329,7 @@ MUTANTS = (
         family="receipts",
         side="broker",
         breaks="A SEND that was stored is never answered on a connection that lives.",
+        expected=("RECEIPT-01",),
         parts={"producer": SwallowsReceipts},
     ),
     Mutant(
@@ -244,6 +337,7 @@ MUTANTS = (
         family="receipts",
         side="broker",
         breaks="A receipt names a sequence id that was never sent.",
+        expected=("O1",),
         parts={"producer": AnswersAnotherSequenceId},
     ),
     Mutant(
@@ -251,6 +345,7 @@ MUTANTS = (
         family="receipts",
         side="broker",
         breaks="Entry ids within a ledger are not dense.",
+        expected=("LEDGER-01",),
         parts={"ledgers": LeavesHolesInLedgers},
     ),
     Mutant(
@@ -258,6 +353,7 @@ MUTANTS = (
         family="receipts",
         side="broker",
         breaks="A ledger opened later has a smaller id, so positions no longer follow the order of appends.",
+        expected=("LEDGER-03",),
         parts={"ledgers": GrowsLedgerIdsDownwards},
     ),
 )

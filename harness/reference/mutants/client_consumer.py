@@ -2,56 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from harness.reference.client.ack_tracker import AckGroup, AckTracker
 from harness.reference.client.batch_splitter import BatchSplitter
-from harness.reference.client.chunk_assembler import Assembled, ChunkAssembler
+from harness.reference.client.consumer import Consumer, OnDone, OnFailed
 from harness.reference.client.dead_letters import DeadLetters
 from harness.reference.client.delivery import Delivery
 from harness.reference.client.negative_acks import NegativeAcks
 from harness.reference.client.permits import Permits
 from harness.reference.client.receive_queue import ReceiveQueue
 from harness.reference.mutants.mutant import Mutant
-from harness.wire.chunk import ChunkLabel
 from harness.wire.message_id import Position
-
-
-class DeliversParts(ChunkAssembler):
-    """The second piece already completes the message."""
-
-    def accept(self, label: ChunkLabel, position: Position, data: bytes, now: int) -> Assembled | None:
-        whole = super().accept(label, position, data, now)
-        context = self._contexts.get(label.uuid)
-        if whole is None and context is not None and len(context.pieces) == 2 and context.num_chunks > 2:
-            del self._contexts[label.uuid]
-            return Assembled(bytes(context.payload), context.pieces[0], tuple(context.entries))
-        return whole
-
-
-class AcksLastPieceOnly(ChunkAssembler):
-    def _complete(self, uuid: str, context: object) -> Assembled | None:
-        whole = super()._complete(uuid, context)  # type: ignore[arg-type]  # the context's class is the part's own
-        return None if whole is None else Assembled(whole.payload, whole.first, whole.entries[-1:])
-
-
-class NeverExpires(ChunkAssembler):
-    def is_expired(self, since: int, now: int) -> bool:
-        return False
-
-
-class ExpiresTooEarly(ChunkAssembler):
-    def deadline(self) -> int | None:
-        opened = [context.opened_at for context in self._contexts.values()]
-        return min(opened) + 1 if opened else None
-
-    def is_expired(self, since: int, now: int) -> bool:
-        return True
-
-
-class AppendsRepeatedPieces(ChunkAssembler):
-    def _repeated(self, context: object, position: Position) -> None:
-        context.payload += b"x"  # type: ignore[attr-defined]  # the context's class is the part's own
 
 
 class AcksInOrderOfCalls(AckTracker):
@@ -90,6 +53,35 @@ class NeverSendsAgain(AckTracker):
         return self._cumulative_pending
 
 
+class AcksTheNeighbour(AckTracker):
+    def individual(self, delivery: Delivery) -> bool:
+        self._entries[Position(delivery.position.ledger, delivery.position.entry + 1)] = None
+        return super().individual(delivery)
+
+
+class AcksBeyondTheCall(AckTracker):
+    def _point(self, delivery: Delivery) -> tuple[Position, int]:
+        position, member = super()._point(delivery)
+        return Position(position.ledger, position.entry + 1), member
+
+
+class AcksCumulativelyOnShared(Consumer):
+    def acknowledge_cumulative(self, delivery: Delivery, on_done: Callable[[bool], None], on_failed: OnFailed) -> None:
+        self._ack_sender.recorded(self._acks.cumulative(delivery), on_done, on_failed)
+
+
+class ClosesBeforeAcks(Consumer):
+    def close(self, on_done: OnDone, on_failed: OnFailed) -> None:
+        self._acks.reset()
+        super().close(on_done, on_failed)
+
+
+class OwesFromBefore(Permits):
+    def subscribed(self) -> int:
+        owed = self.owed
+        return super().subscribed() + owed
+
+
 class GrantsTwice(Permits):
     def subscribed(self) -> int:
         return super().subscribed() * 2
@@ -114,6 +106,33 @@ class NewestFirst(ReceiveQueue):
 class DeliversAcknowledgedMembers(BatchSplitter):
     def wanted(self, count: int, ack_set: Iterable[int]) -> set[int]:
         return set(range(count))
+
+
+class _Retells(Consumer):
+    """What the application is told of a message differs from what arrived."""
+
+    def receive(
+        self, timeout: int, on_message: Callable[[int, Delivery], None], on_nothing: OnDone, on_failed: OnFailed
+    ) -> None:
+        super().receive(timeout, lambda ref, it: on_message(ref, self._retold(it)), on_nothing, on_failed)
+
+    def _retold(self, delivery: Delivery) -> Delivery:
+        return delivery
+
+
+class ChangesPayloads(_Retells):
+    def _retold(self, delivery: Delivery) -> Delivery:
+        return replace(delivery, payload=delivery.payload + b"!")
+
+
+class TellsOneIdForAll(_Retells):
+    def _retold(self, delivery: Delivery) -> Delivery:
+        return replace(delivery, position=Position(delivery.position.ledger, 1_000_000))
+
+
+class TellsAnotherCount(_Retells):
+    def _retold(self, delivery: Delivery) -> Delivery:
+        return replace(delivery, redelivery_count=delivery.redelivery_count + 5)
 
 
 class LosesNacks(NegativeAcks):
@@ -157,6 +176,23 @@ class CopiesTwice(DeadLetters):
         return copies
 
 
+class AcksBeforeTheCopy(Consumer):
+    def _transfer(self, position: Position) -> None:
+        super()._transfer(position)
+        self._acks.whole_entry(position)
+        self._ack_sender.flush()
+
+
+class CopiesWithoutOrigin(DeadLetters):
+    def properties(self, delivery: Delivery, topic: str, subscription: str) -> dict[str, str]:
+        return dict(delivery.properties)
+
+
+class CopiesAcknowledgedMembers(DeadLetters):
+    def start_transfer(self, position: Position, acked: set[int]) -> list[Delivery]:
+        return super().start_transfer(position, set())
+
+
 class CopiesWithoutProperties(DeadLetters):
     def properties(self, delivery: Delivery, topic: str, subscription: str) -> dict[str, str]:
         properties = super().properties(delivery, topic, subscription)
@@ -165,45 +201,11 @@ class CopiesWithoutProperties(DeadLetters):
 
 MUTANTS = (
     Mutant(
-        name="client-delivers-parts",
-        family="chunks",
-        side="client",
-        breaks="The application gets a chunked message before its last piece.",
-        parts={"chunk_assembler": DeliversParts},
-    ),
-    Mutant(
-        name="client-acks-last-piece-only",
-        family="chunks",
-        side="client",
-        breaks="Acknowledging a chunked message names its last piece only.",
-        parts={"chunk_assembler": AcksLastPieceOnly},
-    ),
-    Mutant(
-        name="client-never-expires-pieces",
-        family="chunks",
-        side="client",
-        breaks="Pieces that can never be completed are kept for ever.",
-        parts={"chunk_assembler": NeverExpires},
-    ),
-    Mutant(
-        name="client-expires-pieces-too-early",
-        family="chunks",
-        side="client",
-        breaks="Incomplete messages are given up before their time.",
-        parts={"chunk_assembler": ExpiresTooEarly},
-    ),
-    Mutant(
-        name="client-appends-repeated-pieces",
-        family="chunks",
-        side="client",
-        breaks="A piece that came twice spoils the message.",
-        parts={"chunk_assembler": AppendsRepeatedPieces},
-    ),
-    Mutant(
         name="client-acks-in-order-of-calls",
         family="acks",
         side="client",
         breaks="An older cumulative acknowledgement is sent after a newer one.",
+        expected=("C1",),
         parts={"ack_tracker": AcksInOrderOfCalls},
     ),
     Mutant(
@@ -211,6 +213,7 @@ MUTANTS = (
         family="acks",
         side="client",
         breaks="The last acknowledgement of a group is never sent.",
+        expected=("ACK-IND-01",),
         parts={"ack_tracker": DropsAcks},
     ),
     Mutant(
@@ -218,6 +221,7 @@ MUTANTS = (
         family="acks",
         side="client",
         breaks="Acknowledging one message of a batch acknowledges the entry.",
+        expected=("ACK-BATCH-02",),
         parts={"ack_tracker": AcksBatchAtFirstMember},
     ),
     Mutant(
@@ -225,6 +229,7 @@ MUTANTS = (
         family="acks",
         side="client",
         breaks="A cumulative acknowledgement inside a batch takes the rest of the batch along.",
+        expected=("ACK-CUM-06",),
         parts={"ack_tracker": CoversWholeBatch},
     ),
     Mutant(
@@ -232,6 +237,7 @@ MUTANTS = (
         family="acks",
         side="client",
         breaks="A cumulative acknowledgement that was lost is hidden from the application and never sent again.",
+        expected=("ACK-CUM-05",),
         parts={"ack_tracker": NeverSendsAgain},
     ),
     Mutant(
@@ -239,6 +245,7 @@ MUTANTS = (
         family="acks",
         side="client",
         breaks="The opening grant is larger than the receiver queue.",
+        expected=("PERMIT-02",),
         parts={"permits": GrantsTwice},
     ),
     Mutant(
@@ -246,6 +253,7 @@ MUTANTS = (
         family="acks",
         side="client",
         breaks="Permits of consumed messages are not all given back.",
+        expected=("PERMIT-05",),
         parts={"permits": KeepsPermits},
     ),
     Mutant(
@@ -253,6 +261,7 @@ MUTANTS = (
         family="acks",
         side="client",
         breaks="The application receives messages in another order than the broker sent them.",
+        expected=("RECV-01",),
         parts={"receive_queue": NewestFirst},
     ),
     Mutant(
@@ -260,6 +269,7 @@ MUTANTS = (
         family="acks",
         side="client",
         breaks="Members of a batch that the broker marks as acknowledged reach the application.",
+        expected=("BIDX-01",),
         parts={"batch_splitter": DeliversAcknowledgedMembers},
     ),
     Mutant(
@@ -267,6 +277,7 @@ MUTANTS = (
         family="dead_letter",
         side="client",
         breaks="Some negative acknowledgements never become a redelivery request.",
+        expected=("REDEL-01",),
         parts={"negative_acks": LosesNacks},
     ),
     Mutant(
@@ -274,6 +285,7 @@ MUTANTS = (
         family="dead_letter",
         side="client",
         breaks="Redelivery is asked for before the delay has passed.",
+        expected=("REDEL-01",),
         parts={"negative_acks": AsksAtOnce},
     ),
     Mutant(
@@ -281,6 +293,7 @@ MUTANTS = (
         family="dead_letter",
         side="client",
         breaks="A message is dead-lettered one redelivery too early.",
+        expected=("Q3",),
         parts={"dead_letters": GivesUpTooEarly},
     ),
     Mutant(
@@ -288,6 +301,7 @@ MUTANTS = (
         family="dead_letter",
         side="client",
         breaks="The application sees a message more often than the policy allows.",
+        expected=("Q2",),
         parts={"dead_letters": GivesUpTooLate},
     ),
     Mutant(
@@ -295,6 +309,7 @@ MUTANTS = (
         family="dead_letter",
         side="client",
         breaks="An exhausted message is not copied to the dead-letter topic.",
+        expected=("Q4",),
         parts={"dead_letters": DropsInsteadOfCopying},
     ),
     Mutant(
@@ -302,6 +317,7 @@ MUTANTS = (
         family="dead_letter",
         side="client",
         breaks="An exhausted message is copied twice.",
+        expected=("Q6",),
         parts={"dead_letters": CopiesTwice},
     ),
     Mutant(
@@ -309,6 +325,103 @@ MUTANTS = (
         family="dead_letter",
         side="client",
         breaks="The copy lacks the original's properties.",
+        expected=("Q7",),
         parts={"dead_letters": CopiesWithoutProperties},
+    ),
+    Mutant(
+        name="client-acks-before-the-copy-is-stored",
+        family="dead_letter",
+        side="client",
+        breaks="The source is acknowledged before its copy is confirmed.",
+        expected=("Q5",),
+        parts={"consumer": AcksBeforeTheCopy},
+    ),
+    Mutant(
+        name="client-copies-without-origin",
+        family="dead_letter",
+        side="client",
+        breaks="The copy does not say where it comes from.",
+        expected=("DLQ-02",),
+        parts={"dead_letters": CopiesWithoutOrigin},
+    ),
+    Mutant(
+        name="client-copies-acknowledged-members",
+        family="dead_letter",
+        side="client",
+        breaks="Members of a batch that were acknowledged are copied to the dead-letter topic.",
+        expected=("DLQ-03",),
+        parts={"dead_letters": CopiesAcknowledgedMembers},
+    ),
+    Mutant(
+        name="client-tells-another-count",
+        family="dead_letter",
+        side="client",
+        breaks="The application is told another redelivery count than the broker sent.",
+        expected=("RECV-06",),
+        parts={"consumer": TellsAnotherCount},
+    ),
+    Mutant(
+        name="client-grants-for-every-message",
+        family="acks",
+        side="client",
+        breaks="Each message consumed is given back by a FLOW of its own.",
+        expected=("PERMIT-04",),
+        parts={"permits": GrantsForEveryMessage},
+    ),
+    Mutant(
+        name="client-owes-from-before",
+        family="acks",
+        side="client",
+        breaks="After a reconnect the opening grant holds permits owed on the connection before.",
+        expected=("PERMIT-07",),
+        parts={"permits": OwesFromBefore},
+    ),
+    Mutant(
+        name="client-acks-the-neighbour",
+        family="acks",
+        side="client",
+        breaks="An individual acknowledgement names the next message too.",
+        expected=("ACK-IND-03",),
+        parts={"ack_tracker": AcksTheNeighbour},
+    ),
+    Mutant(
+        name="client-acks-beyond-the-call",
+        family="acks",
+        side="client",
+        breaks="A cumulative acknowledgement names the message after the one it was called for.",
+        expected=("ACK-CUM-02",),
+        parts={"ack_tracker": AcksBeyondTheCall},
+    ),
+    Mutant(
+        name="client-acks-cumulatively-on-shared",
+        family="acks",
+        side="client",
+        breaks="A cumulative acknowledgement is sent for a Shared subscription.",
+        expected=("ACK-CUM-04",),
+        parts={"consumer": AcksCumulativelyOnShared},
+    ),
+    Mutant(
+        name="client-closes-before-acks",
+        family="acks",
+        side="client",
+        breaks="Acknowledgements that wait for their group time are forgotten by close.",
+        expected=("CCLOSE-02",),
+        parts={"consumer": ClosesBeforeAcks},
+    ),
+    Mutant(
+        name="client-changes-payloads",
+        family="acks",
+        side="client",
+        breaks="The application receives other bytes than a frame brought.",
+        expected=("RECV-02",),
+        parts={"consumer": ChangesPayloads},
+    ),
+    Mutant(
+        name="client-tells-one-id-for-all",
+        family="acks",
+        side="client",
+        breaks="The application is told of different messages under one id.",
+        expected=("LEDGER-04",),
+        parts={"consumer": TellsOneIdForAll},
     ),
 )

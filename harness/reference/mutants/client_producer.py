@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from harness.reference.client.batch_builder import BatchBuilder
 from harness.reference.client.chunk_splitter import ChunkSplitter
+from harness.reference.client.connection import Connection
+from harness.reference.client.counters import Counters
+from harness.reference.client.lookup import Lookup
 from harness.reference.client.outgoing import Outgoing, PendingSend
-from harness.reference.client.pending_queue import PendingQueue, Verdict
-from harness.reference.client.producer import Producer
+from harness.reference.client.pool import ConnectionPool
+from harness.reference.client.producer import OnDone, OnFailed, Producer, ProducerOptions
+from harness.reference.client.runtime import Runtime
 from harness.reference.client.sequence_ids import SequenceIds
 from harness.reference.mutants.mutant import Mutant
+from harness.wire.frame import decode, encode
 from harness.wire.pulsar_pb2 import MessageMetadata
 
 
@@ -49,17 +56,6 @@ class ResendsBackwards(Producer):
             self._write(pending)
 
 
-class TakesAnyReceipt(PendingQueue):
-    def receipt(self, sequence_id: int, highest_sequence_id: int) -> Verdict:
-        return "complete" if self.head is not None else "stale"
-
-
-class IgnoresFutureReceipts(PendingQueue):
-    def receipt(self, sequence_id: int, highest_sequence_id: int) -> Verdict:
-        verdict = super().receipt(sequence_id, highest_sequence_id)
-        return "stale" if verdict == "future" else verdict
-
-
 class OverfillsBatches(BatchBuilder):
     def _fits(self, message: Outgoing) -> bool:
         return len(self._members) <= self.max_messages
@@ -81,8 +77,14 @@ class LosesLastOfBatch(BatchBuilder):
 
 
 class CutsUnevenly(ChunkSplitter):
-    def piece_size(self, metadata: MessageMetadata, limit: int) -> int:
-        return super().piece_size(metadata, limit) // (2 if metadata.sequence_id % 2 else 3)
+    """The first piece is larger than the second."""
+
+    def pieces(self, metadata: MessageMetadata, payload: bytes, limit: int) -> list[tuple[MessageMetadata, bytes]]:
+        pieces = super().pieces(metadata, payload, limit - 64)
+        if len(pieces) > 2:
+            (first, head), (second, tail) = pieces[:2]
+            pieces[:2] = [(first, head + tail[:32]), (second, tail[32:])]
+        return pieces
 
 
 class SharesUuids(ChunkSplitter):
@@ -104,14 +106,120 @@ class SwapsPieces(ChunkSplitter):
         return pieces
 
 
-class ConfirmsAtOnce(Producer):
-    """The application is told of success before any receipt came."""
+class MixesSuspects(BatchBuilder):
+    @staticmethod
+    def is_suspect(message: Outgoing, last_pushed: int) -> bool:
+        return False
+
+
+class DelaysInBatches(Producer):
+    """Messages with a delivery time join the batch like any other."""
+
+    def _accept(self, message: Outgoing) -> None:
+        if self._batch is not None:
+            message.deliver_after = None
+        super()._accept(message)
+
+    def _enqueue(
+        self, messages: list[Outgoing], metadata: MessageMetadata, payload: bytes, *, last_piece: bool = True
+    ) -> None:
+        if len(messages) > 1:
+            metadata.deliver_at_time = messages[0].publish_time + 1
+        super()._enqueue(messages, metadata, payload, last_piece=last_piece)
+
+
+class DeclaresWrongSize(Producer):
+    def _enqueue(
+        self, messages: list[Outgoing], metadata: MessageMetadata, payload: bytes, *, last_piece: bool = True
+    ) -> None:
+        if metadata.compression and len(messages) == 1:
+            metadata.uncompressed_size += 1
+        super()._enqueue(messages, metadata, payload, last_piece=last_piece)
+
+
+class DeclaresWrongBatchSize(Producer):
+    def _enqueue(
+        self, messages: list[Outgoing], metadata: MessageMetadata, payload: bytes, *, last_piece: bool = True
+    ) -> None:
+        if metadata.compression and len(messages) > 1:
+            metadata.uncompressed_size += 1
+        super()._enqueue(messages, metadata, payload, last_piece=last_piece)
+
+
+class NamesNoProducer(Producer):
+    def _enqueue(
+        self, messages: list[Outgoing], metadata: MessageMetadata, payload: bytes, *, last_piece: bool = True
+    ) -> None:
+        metadata.producer_name = ""
+        super()._enqueue(messages, metadata, payload, last_piece=last_piece)
+
+
+class SendsWithoutChecksum(Producer):
+    def _write(self, pending: PendingSend) -> None:
+        if self._connection is not None:
+            pending.written = True
+            self._connection.send_bytes(encode(decode(pending.data), checksum=False))
+
+
+class IgnoresSizeLimit(Producer):
+    def _registered(self, connection: Connection, epoch: int, last_sequence_id: int) -> None:
+        super()._registered(connection, epoch, last_sequence_id)
+        self._limit = connection.max_message_size + 1024
+
+
+class SendsBeforeRegistration(Producer):
+    def register(self, connection: Connection, timeout: int) -> None:
+        super().register(connection, timeout)
+        for pending in self._pending:
+            connection.send_bytes(pending.data)
+
+
+class SendsAfterClose(Producer):
+    _last: PendingSend | None = None
 
     def _write(self, pending: PendingSend) -> None:
+        self._last = pending
         super()._write(pending)
-        if pending.sequence_id % 4 == 1:
-            for message in pending.messages:
-                self._succeed(message, {"message_id": {"ledger": 0, "entry": pending.sequence_id}})
+
+    def close(self, on_done: OnDone, on_failed: OnFailed) -> None:
+        super().close(on_done, on_failed)
+        if self._last is not None and self._connection is not None:
+            self._connection.send_bytes(self._last.data)
+
+
+class RewritesWhatItResends(Producer):
+    def _resend(self) -> None:
+        for pending in self._pending:
+            frame = decode(pending.data)
+            if frame.metadata is not None:
+                frame.metadata.publish_time += 1
+            pending.data = encode(frame)
+        super()._resend()
+
+
+class _OneRequestId(Counters):
+    """The counters of a client, except that every request has the same number."""
+
+    def __init__(self, counters: Counters) -> None:
+        super().__init__()
+        self.producer_id = counters.producer_id  # type: ignore[method-assign]  # ids of handles stay those of the client
+
+    def request_id(self) -> int:
+        return 1_000_000
+
+
+class NumbersRequestsAlike(Producer):
+    def __init__(
+        self,
+        runtime: Runtime,
+        pool: ConnectionPool,
+        lookup: Lookup,
+        counters: Counters,
+        options: ProducerOptions,
+        on_created: Callable[[int], None],
+        on_creation_failed: OnFailed,
+    ) -> None:
+        super().__init__(runtime, pool, lookup, _OneRequestId(counters), options, on_created, on_creation_failed)
 
 
 MUTANTS = (
@@ -120,6 +228,7 @@ MUTANTS = (
         family="receipts",
         side="client",
         breaks="Every registration moves the automatic ids to the broker's last id, also back.",
+        expected=("PROD-05",),
         parts={"sequence_ids": StartsOverAfterReconnect},
     ),
     Mutant(
@@ -127,6 +236,7 @@ MUTANTS = (
         family="receipts",
         side="client",
         breaks="Automatic sequence ids leave gaps.",
+        expected=("SEQ-01",),
         parts={"sequence_ids": SkipsIds},
     ),
     Mutant(
@@ -134,6 +244,7 @@ MUTANTS = (
         family="receipts",
         side="client",
         breaks="An automatic sequence id is given to two messages.",
+        expected=("PROD-05",),
         parts={"sequence_ids": ReusesIds},
     ),
     Mutant(
@@ -141,6 +252,7 @@ MUTANTS = (
         family="receipts",
         side="client",
         breaks="Unconfirmed messages are not sent again after a reconnect.",
+        expected=("SEND-02",),
         parts={"producer": ForgetsPending},
     ),
     Mutant(
@@ -148,20 +260,15 @@ MUTANTS = (
         family="receipts",
         side="client",
         breaks="Unconfirmed messages are sent again in the wrong order.",
+        expected=("SEND-02",),
         parts={"producer": ResendsBackwards},
-    ),
-    Mutant(
-        name="client-confirms-at-once",
-        family="receipts",
-        side="client",
-        breaks="A send succeeds before its receipt.",
-        parts={"producer": ConfirmsAtOnce},
     ),
     Mutant(
         name="client-overfills-batches",
         family="receipts",
         side="client",
         breaks="A batch holds more messages than its cap.",
+        expected=("BATCH-01",),
         parts={"batch_builder": OverfillsBatches},
     ),
     Mutant(
@@ -169,6 +276,7 @@ MUTANTS = (
         family="receipts",
         side="client",
         breaks="The members of a batch leave in the wrong order.",
+        expected=("BATCH-02",),
         parts={"batch_builder": ReversesBatches},
     ),
     Mutant(
@@ -176,6 +284,7 @@ MUTANTS = (
         family="receipts",
         side="client",
         breaks="The last member of a batch is never sent.",
+        expected=("SEND-02",),
         parts={"batch_builder": LosesLastOfBatch},
     ),
     Mutant(
@@ -183,6 +292,7 @@ MUTANTS = (
         family="chunks",
         side="client",
         breaks="Pieces are smaller than they have to be.",
+        expected=("CHUNK-02",),
         parts={"chunk_splitter": CutsUnevenly},
     ),
     Mutant(
@@ -190,6 +300,7 @@ MUTANTS = (
         family="chunks",
         side="client",
         breaks="Different chunked messages carry the same uuid.",
+        expected=("CHUNK-03",),
         parts={"chunk_splitter": SharesUuids},
     ),
     Mutant(
@@ -197,6 +308,7 @@ MUTANTS = (
         family="chunks",
         side="client",
         breaks="The last piece of a chunked message is never sent.",
+        expected=("CHUNK-05",),
         parts={"chunk_splitter": LosesLastPiece},
     ),
     Mutant(
@@ -204,6 +316,95 @@ MUTANTS = (
         family="chunks",
         side="client",
         breaks="The first two pieces of a chunked message leave in the wrong order.",
+        expected=("CHUNK-03",),
         parts={"chunk_splitter": SwapsPieces},
+    ),
+    Mutant(
+        name="client-mixes-suspects",
+        family="dedup",
+        side="client",
+        breaks="A batch holds ids that were sent before together with fresh ones.",
+        expected=("BATCH-03",),
+        parts={"batch_builder": MixesSuspects},
+    ),
+    Mutant(
+        name="client-delays-in-batches",
+        family="receipts",
+        side="client",
+        breaks="Messages with a delivery time travel in a batch.",
+        expected=("BATCH-05",),
+        parts={"producer": DelaysInBatches},
+    ),
+    Mutant(
+        name="client-declares-wrong-size",
+        family="receipts",
+        side="client",
+        breaks="A compressed message declares another size than it has when it is decompressed.",
+        expected=("META-05",),
+        parts={"producer": DeclaresWrongSize},
+    ),
+    Mutant(
+        name="client-declares-wrong-batch-size",
+        family="receipts",
+        side="client",
+        breaks="A compressed batch declares another size than it has when it is decompressed.",
+        expected=("COMP-02",),
+        parts={"producer": DeclaresWrongBatchSize},
+    ),
+    Mutant(
+        name="client-names-no-producer",
+        family="receipts",
+        side="client",
+        breaks="The metadata of a message does not name its producer.",
+        expected=("META-04",),
+        parts={"producer": NamesNoProducer},
+    ),
+    Mutant(
+        name="client-sends-without-checksum",
+        family="receipts",
+        side="client",
+        breaks="Messages leave without magic number and checksum.",
+        expected=("META-02",),
+        parts={"producer": SendsWithoutChecksum},
+    ),
+    Mutant(
+        name="client-ignores-size-limit",
+        family="receipts",
+        side="client",
+        breaks="Messages beyond the broker's size limit are sent.",
+        expected=("SEND-05",),
+        parts={"producer": IgnoresSizeLimit},
+    ),
+    Mutant(
+        name="client-sends-before-registration",
+        family="receipts",
+        side="client",
+        breaks="After a reconnect messages are sent before the producer is registered again.",
+        expected=("PROD-07",),
+        parts={"producer": SendsBeforeRegistration},
+    ),
+    Mutant(
+        name="client-sends-after-close",
+        family="receipts",
+        side="client",
+        breaks="A message follows CLOSE_PRODUCER.",
+        expected=("PCLOSE-04",),
+        parts={"producer": SendsAfterClose},
+    ),
+    Mutant(
+        name="client-rewrites-what-it-resends",
+        family="receipts",
+        side="client",
+        breaks="A message that is sent again has other bytes than the first time.",
+        expected=("O6",),
+        parts={"producer": RewritesWhatItResends},
+    ),
+    Mutant(
+        name="client-numbers-requests-alike",
+        family="receipts",
+        side="client",
+        breaks="All requests of producers have the same request id.",
+        expected=("CLIENT-05",),
+        parts={"producer": NumbersRequestsAlike},
     ),
 )

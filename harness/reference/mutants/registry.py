@@ -7,7 +7,16 @@ import difflib
 
 from harness.reference.broker.parts import BrokerParts
 from harness.reference.client.parts import ClientParts
-from harness.reference.mutants import broker_delivery, broker_storage, client_consumer, client_producer
+from harness.reference.mutants import (
+    broker_delivery,
+    broker_session,
+    broker_storage,
+    client_chunks,
+    client_consumer,
+    client_producer,
+    client_receipts,
+    client_session,
+)
 from harness.reference.mutants.mutant import Mutant
 from harness.worlds.simulated import SimulatedWorld
 
@@ -18,7 +27,16 @@ class UnknownMutant(ValueError):
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
-    for module in (broker_storage, broker_delivery, client_producer, client_consumer)
+    for module in (
+        broker_storage,
+        broker_delivery,
+        broker_session,
+        client_producer,
+        client_receipts,
+        client_chunks,
+        client_consumer,
+        client_session,
+    )
     for mutant in module.MUTANTS
 }
 

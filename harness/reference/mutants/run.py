@@ -19,44 +19,47 @@ from properties.families import FAMILIES
 EXAMPLES = 60
 STEPS = 14
 UNBROKEN_EXAMPLES = 25
+UNBROKEN = "(unbroken)"
+DRAWN = "(drawn)"
 
 
 class MutantRow(msgspec.Struct, frozen=True, kw_only=True):
     """How one mutant fared. ``examples`` and ``seconds`` count until detection, or in all when it survived.
 
-    ``error``: the machines broke or went in circles in some plan, and no invariant objected in any.
+    ``caught_by``: the expected clauses that objected. ``unexpected``: clauses that objected beside them in the plan
+    that killed, or in any plan when the mutant survived; they kill nothing. ``error``: the machines broke or went in
+    circles in some plan before detection; what such a run shows does not count. ``shown_by``: the name of the plan.
     """
 
     name: str
     family: str
     breaks: str
+    expected: tuple[str, ...]
     killed: bool
     caught_by: tuple[str, ...]
+    unexpected: tuple[str, ...]
     examples: int
     seconds: float
+    shown_by: str | None = None
     plan: dict[str, Any] | None = None
     error: str | None = None
 
-
-class _Caught(Exception):
-    """Ends a hunt: the clauses that caught the mutant, and the plan."""
-
-    def __init__(self, clauses: tuple[str, ...], plan: Plan) -> None:
-        super().__init__(clauses)
-        self.clauses = clauses
-        self.plan = plan
+    @property
+    def fares_well(self) -> bool:
+        """A mutant is to be killed; the unbroken pair is to raise nothing."""
+        return self.killed if self.name != UNBROKEN else not (self.unexpected or self.error)
 
 
 def hunt(mutant: Mutant) -> MutantRow:
-    """Directed plans of the family, then drawn ones, until an invariant of any family objects."""
+    """Directed plans of the family, then drawn ones, until one of the mutant's expected clauses objects."""
     world = world_of_mutant(mutant.name, keep_history=False)
-    return _hunt(mutant.name, mutant.family, mutant.breaks, world, [mutant.family], EXAMPLES)
+    return _Hunt(mutant.name, mutant.family, mutant.breaks, mutant.expected).run(world, [mutant.family], EXAMPLES)
 
 
 def unbroken() -> MutantRow:
-    """The unbroken pair through every family: it must come out with ``killed`` False and no error."""
+    """The unbroken pair through every family: whatever objects to it is a false alarm, listed as unexpected."""
     world = SimulatedWorld(keep_history=False)
-    return _hunt("(unbroken)", "all", "nothing", world, list(FAMILIES), UNBROKEN_EXAMPLES)
+    return _Hunt(UNBROKEN, "all", "nothing", ()).run(world, list(FAMILIES), UNBROKEN_EXAMPLES)
 
 
 def run_mutants(
@@ -77,36 +80,67 @@ def _rows(family: str | None, only: tuple[str, ...]) -> Iterator[MutantRow]:
             yield hunt(mutant)
 
 
-def _hunt(name: str, family: str, breaks: str, world: SimulatedWorld, families: list[str], examples: int) -> MutantRow:
-    tried = 0
-    broke: tuple[Plan, str] | None = None
-    began = time.perf_counter()
+class _Caught(Exception):
+    """Ends a hunt."""
 
-    def conclude(plan: Plan, outcome: Outcome) -> None:
-        nonlocal tried, broke
-        tried += 1
-        clauses = tuple(sorted({anomaly.clause for anomaly in outcome.judgement.anomalies}))
-        if clauses:
-            raise _Caught(clauses, plan)
-        if outcome.error and broke is None:
-            broke = (plan, outcome.error)
 
-    caught: _Caught | None = None
-    try:
-        for each in families:
-            for _, plan in directed_plans(each):
-                conclude(plan, run_plan(world, plan))
-            explore(each, world, Settings(examples=examples, steps=STEPS), conclude)
-    except _Caught as found:
-        caught = found
-    return MutantRow(
-        name=name,
-        family=family,
-        breaks=breaks,
-        killed=bool(caught and caught.clauses),
-        caught_by=caught.clauses if caught else (),
-        examples=tried,
-        seconds=time.perf_counter() - began,
-        plan=msgspec.to_builtins(caught.plan if caught else broke[0]) if caught or broke else None,
-        error=broke[1] if broke and not caught else None,
-    )
+class _Hunt:
+    """One mutant and what its plans have shown so far."""
+
+    def __init__(self, name: str, family: str, breaks: str, expected: tuple[str, ...]) -> None:
+        self.name = name
+        self.family = family
+        self.breaks = breaks
+        self.expected = expected
+        self.tried = 0
+        self.caught_by: tuple[str, ...] = ()
+        self.unexpected: set[str] = set()
+        self.shown_by: str | None = None
+        self.plan: Plan | None = None
+        self.error: str | None = None
+
+    def run(self, world: SimulatedWorld, families: list[str], examples: int) -> MutantRow:
+        began = time.perf_counter()
+        try:
+            for family in families:
+                for name, plan in directed_plans(family):
+                    self._conclude(name, plan, run_plan(world, plan))
+                explore(
+                    family,
+                    world,
+                    Settings(examples=examples, steps=STEPS),
+                    lambda plan, outcome: self._conclude(DRAWN, plan, outcome),
+                )
+        except _Caught:
+            pass
+        return MutantRow(
+            name=self.name,
+            family=self.family,
+            breaks=self.breaks,
+            expected=self.expected,
+            killed=bool(self.caught_by),
+            caught_by=self.caught_by,
+            unexpected=tuple(sorted(self.unexpected)),
+            examples=self.tried,
+            seconds=time.perf_counter() - began,
+            shown_by=self.shown_by,
+            plan=None if self.plan is None else msgspec.to_builtins(self.plan),
+            error=self.error,
+        )
+
+    def _conclude(self, name: str, plan: Plan, outcome: Outcome) -> None:
+        self.tried += 1
+        if outcome.error is not None:
+            # A run in which the machines themselves broke proves nothing, whatever was judged before that.
+            self.error = self.error or f"{name}: {outcome.error}"
+            self.plan = self.plan or plan
+            return
+        objected = {anomaly.clause for anomaly in outcome.judgement.anomalies}
+        caught = tuple(sorted(objected.intersection(self.expected)))
+        if caught:
+            self.caught_by, self.unexpected = caught, objected.difference(self.expected)
+            self.shown_by, self.plan = name, plan
+            raise _Caught
+        if objected:
+            self.unexpected |= objected
+            self.plan = self.plan or plan

@@ -1,0 +1,136 @@
+"""Clients that break a promise about when a consumer is subscribed, and what it may send then."""
+
+from __future__ import annotations
+
+from harness.reference.client.connection import Connection
+from harness.reference.client.consumer import Consumer, OnDone, OnFailed
+from harness.reference.client.consumer_options import ConsumerOptions
+from harness.reference.client.counters import Counters
+from harness.reference.client.failure import Failure
+from harness.reference.client.lookup import Lookup
+from harness.reference.client.pool import ConnectionPool
+from harness.reference.client.runtime import Runtime
+from harness.reference.mutants.mutant import Mutant
+from harness.wire.pulsar_pb2 import BaseCommand, CommandFlow
+
+
+class GrantsBeforeSubscribed(Consumer):
+    def register(self, connection: Connection, timeout: int) -> None:
+        super().register(connection, timeout)
+        flow = CommandFlow(consumer_id=self.id, messagePermits=1)
+        connection.send(BaseCommand(type=BaseCommand.FLOW, flow=flow))
+
+
+class _OneRequestId(Counters):
+    """The counters of a client, except that every request has the same number."""
+
+    def __init__(self, counters: Counters) -> None:
+        super().__init__()
+        self.consumer_id = counters.consumer_id  # type: ignore[method-assign]  # ids of handles stay those of the client
+        self.producer_id = counters.producer_id  # type: ignore[method-assign]
+
+    def request_id(self) -> int:
+        return 1_000_000
+
+
+class NumbersRequestsAlike(Consumer):
+    def __init__(
+        self,
+        runtime: Runtime,
+        pool: ConnectionPool,
+        lookup: Lookup,
+        counters: Counters,
+        options: ConsumerOptions,
+        on_created: OnDone,
+        on_creation_failed: OnFailed,
+    ) -> None:
+        super().__init__(runtime, pool, lookup, _OneRequestId(counters), options, on_created, on_creation_failed)
+
+
+class StaysAwayWhenClosed(Consumer):
+    def _reattach(self, failure: Failure) -> None:
+        self._link.stop()
+        self._disconnect()
+
+
+class StaysAwayWhenLost(Consumer):
+    def connection_lost(self, failure: Failure) -> None:
+        self._link.stop()
+        self._disconnect()
+
+
+class KeepsWhatItHadBeforeTheSeek(Consumer):
+    def register(self, connection: Connection, timeout: int) -> None:
+        kept = []
+        while self._seek is not None and (delivery := self._queue.take()) is not None:
+            kept.append(delivery)
+        super().register(connection, timeout)
+        for delivery in kept:
+            self._queue.put(delivery)
+
+    def _sought(self) -> None:
+        seek, self._seek = self._seek, None
+        if seek is not None:
+            seek.on_done()
+
+
+class GrantsAfterClose(Consumer):
+    def close(self, on_done: OnDone, on_failed: OnFailed) -> None:
+        connection = self._connection
+        super().close(on_done, on_failed)
+        if connection is not None:
+            flow = CommandFlow(consumer_id=self.id, messagePermits=1)
+            command = BaseCommand(type=BaseCommand.FLOW, flow=flow)
+            self._runtime.after(1_200_000_000, lambda: connection.send(command))
+
+
+MUTANTS = (
+    Mutant(
+        name="client-grants-before-subscribed",
+        family="acks",
+        side="client",
+        breaks="A consumer grants permits before its subscription is confirmed.",
+        expected=("ACK-27",),
+        parts={"consumer": GrantsBeforeSubscribed},
+    ),
+    Mutant(
+        name="client-numbers-subscriptions-alike",
+        family="acks",
+        side="client",
+        breaks="All requests of consumers have the same request id.",
+        expected=("CONS-01",),
+        parts={"consumer": NumbersRequestsAlike},
+    ),
+    Mutant(
+        name="client-stays-away-when-closed",
+        family="acks",
+        side="client",
+        breaks="A consumer that the broker closed does not come back.",
+        expected=("CONS-16",),
+        parts={"consumer": StaysAwayWhenClosed},
+    ),
+    Mutant(
+        name="client-stays-away-when-lost",
+        family="acks",
+        side="client",
+        breaks="A consumer that lost its connection does not come back.",
+        expected=("CONS-07",),
+        parts={"consumer": StaysAwayWhenLost},
+    ),
+    Mutant(
+        name="client-keeps-what-it-had-before-the-seek",
+        family="acks",
+        side="client",
+        breaks="Messages from before a seek are received after it.",
+        expected=("SEEK-06",),
+        parts={"consumer": KeepsWhatItHadBeforeTheSeek},
+    ),
+    Mutant(
+        name="client-grants-after-close",
+        family="acks",
+        side="client",
+        breaks="A consumer that was closed sends a frame later.",
+        expected=("CCLOSE-08",),
+        parts={"consumer": GrantsAfterClose},
+    ),
+)
