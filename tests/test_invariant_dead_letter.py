@@ -247,3 +247,45 @@ def test_origin_ids_of_all_clients_are_read(text: str, found: object) -> None:
 def test_a_topic_and_its_dead_letter_topic_share_a_stem() -> None:
     assert stem("persistent://a/b/run-1-orders") == stem("persistent://a/b/run-1-orders-s-DLQ")
     assert stem("persistent://a/b/orders-partition-0") == stem("persistent://a/b/orders-partition-0-s-DLQ")
+
+
+@pytest.mark.parametrize(
+    ("verb", "at", "forgotten"),
+    [
+        ("ack_cumulative", (1, 3), False),
+        ("ack_cumulative", (1, 2), False),
+        ("ack_cumulative", (1, 1), True),
+        ("ack", (1, 3), True),
+        ("seek", (1, 3), False),
+        ("unsubscribe", None, False),
+        ("close", None, False),
+    ],
+)
+def test_a_nack_binds_until_the_entry_is_settled_or_the_consumer_goes(
+    verb: str, at: tuple[int, int] | None, forgotten: bool
+) -> None:
+    history = ConsumerHistory()
+    history.consumer(nack_delay_ms=1000)
+    for entry in range(4):
+        history.delivered(1, entry)
+    history.call("nack", (1, 2))
+    history.call(verb, at)
+    history.wait(5 * SECOND)
+    history.quiescent()
+    found = names(judge(history, *dead_letter.INVARIANTS))
+    assert found == ({("REDEL-01", "nack-forgotten")} if forgotten else set())
+
+
+@pytest.mark.parametrize(("pause", "found"), [(700, False), (100, True)])
+def test_the_first_nack_of_an_entry_sets_its_delay(pause: int, found: bool) -> None:
+    history = ConsumerHistory()
+    history.consumer("c", "shared", nack_delay_ms=1000)
+    history.message(1, 0, num_messages=2)
+    history.call("nack", (1, 0), batch_index=0)
+    history.wait(pause)
+    history.call("nack", (1, 0), batch_index=1)
+    history.wait(300)
+    history.redeliver((1, 0))
+    assert names(judge(history, *dead_letter.INVARIANTS)) == (
+        {("REDEL-01", "redelivery-too-early")} if found else set()
+    )

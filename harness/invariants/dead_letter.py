@@ -52,12 +52,22 @@ class RedeliveryState(FoldState):
         self.broker_sessions = Sessions("tap.broker")
         self.calm = Calm()
         self.ops: dict[int, tuple[str, Position, int, int]] = {}
-        self.nacked: dict[tuple[str, Position], tuple[int, int]] = {}
+        self.nacked: dict[tuple[str, Position], Nacked] = {}
         self.settled: set[tuple[str, Position]] = set()
+        self.settled_up_to: dict[str, Position] = {}
         self.asked: dict[tuple[str, Position], int] = {}
         self.counts: dict[tuple[str, Position], Count] = {}
         self.changes: dict[str, list[int]] = {}
         self.acked: dict[str, Acknowledged] = {}
+
+
+@dataclass
+class Nacked:
+    """The nacks of one entry that wait for their delay: of a batch each member may be nacked at another time."""
+
+    index: int
+    first_ns: int
+    last_ns: int
 
 
 @dataclass
@@ -124,6 +134,12 @@ class Redelivery(Invariant[RedeliveryState]):
         position = position_of(event)
         if event.kind in ("ack", "ack_cumulative") and event.phase == "invoke" and event.consumer and position:
             state.settled.add((event.consumer, position))
+            if event.kind == "ack_cumulative":
+                before = position if event.batch_index is None else (position[0], position[1] - 1)
+                state.settled_up_to[event.consumer] = max(before, state.settled_up_to.get(event.consumer, before))
+        if event.kind in ("seek", "unsubscribe") and event.consumer is not None:
+            # What was nacked before may lie where nobody reads any more.
+            state.nacked = {name: nack for name, nack in state.nacked.items() if name[0] != event.consumer}
         if event.kind != "nack" or event.op is None or event.consumer is None:
             return
         if event.phase == "invoke" and position is not None:
@@ -132,7 +148,9 @@ class Redelivery(Invariant[RedeliveryState]):
         elif event.phase == "ok" and event.op in state.ops:
             consumer, place, index, time_ns = state.ops.pop(event.op)
             if (consumer, place) not in state.asked:
-                state.nacked[(consumer, place)] = (index, time_ns)
+                earlier = state.nacked.get((consumer, place))
+                first_ns = time_ns if earlier is None else earlier.first_ns
+                state.nacked[(consumer, place)] = Nacked(index, first_ns, time_ns)
 
     def _request(self, state: RedeliveryState, event: Event) -> Iterable[Anomaly]:
         consumer = event.consumer or ""
@@ -149,14 +167,14 @@ class Redelivery(Invariant[RedeliveryState]):
                 continue
             state.judged["REDEL-01"] += 1
             delay = member.milliseconds("nack_delay_ms", NACK_DELAY_MS)
-            if event.time_ns - asked_for[1] < delay - EARLY_NS:
+            if event.time_ns - asked_for.first_ns < delay - EARLY_NS:
                 yield Anomaly(
                     name="redelivery-too-early",
                     clause="REDEL-01",
                     key=(*state.key, consumer),
                     severity="conformance",
-                    witness=(asked_for[0], event.index),
-                    message=f"asked for again {(event.time_ns - asked_for[1]) // 1_000_000} ms after the nack, "
+                    witness=(asked_for.index, event.index),
+                    message=f"asked for again {(event.time_ns - asked_for.first_ns) // 1_000_000} ms after the nack, "
                     f"the delay is {delay // 1_000_000} ms",
                 )
 
@@ -228,15 +246,18 @@ class Redelivery(Invariant[RedeliveryState]):
         count.value, count.index, count.holder, count.asked_since = value, event.index, session, 0
 
     def _drained(self, state: RedeliveryState, event: Event) -> Iterable[Anomaly]:
-        for (consumer, position), (index, time_ns) in state.nacked.items():
+        for (consumer, position), nacked in state.nacked.items():
+            index = nacked.index
             member = state.members.by_name.get(consumer)
             sessions = [one for one in state.sessions.all if one.consumer == consumer and one.live]
             if member is None or not member.alive or not sessions or (consumer, position) in state.settled:
                 continue
+            if position <= state.settled_up_to.get(consumer, (-1, -1)):
+                continue
             if member.options.get("dead_letter") or sessions[0].opened > index:
                 continue
             delay = member.milliseconds("nack_delay_ms", NACK_DELAY_MS)
-            if event.time_ns - time_ns < delay * 4 // 3 + 2 * SETTLE_NS:
+            if event.time_ns - nacked.last_ns < delay * 4 // 3 + 2 * SETTLE_NS:
                 state.undecided.append(
                     Undecided(
                         clause="REDEL-01",
