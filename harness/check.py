@@ -94,7 +94,7 @@ def _judged(directory: Path) -> tuple[RunInfo, Judgement, int, str | None]:
 
 def _undecided(judgement: Judgement, why: str) -> Judgement:
     """The judgement of a run that broke off: what looks like a breach may be what broke it, so nothing is decided."""
-    reason = f"the run was cut short: {why.splitlines()[0]}"
+    reason = f"the run was cut short: {(why.splitlines() or ['no reason is given'])[0]}"
     return Judgement(
         results={
             clause: ClauseResult(

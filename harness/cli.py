@@ -159,7 +159,17 @@ def _check_selection(select: str, clauses: list[str]) -> None:
     from fnmatch import fnmatchcase
 
     if not any(fnmatchcase(clause, select) for clause in clauses):
-        raise UsageError(f"no clause matches {select!r}; `starquake clauses` lists them")
+        raise UsageError(f"no clause matches {select!r}; {_near(select, clauses)}")
+
+
+def _near(name: str, clauses: list[str]) -> str:
+    """What to do about a clause that is not there."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name.strip().upper(), clauses, n=3)
+    return (
+        f"did you mean {', '.join(near)}? `starquake clauses` lists all" if near else "`starquake clauses` lists them"
+    )
 
 
 def _known_failures(system: str, given: Path | None, clauses: list[str]) -> list[KnownFailure]:
@@ -208,7 +218,7 @@ def _tell(result: GateResult, directory: Path, junit: Path | None, as_json: bool
     for trouble in dict.fromkeys(pair.setup_error for pair in result.pairs if pair.setup_error):
         where = ", ".join(f"{pair.system} x {pair.client}" for pair in result.pairs if pair.setup_error == trouble)
         judged = any(pair.setup_error == trouble and pair.directed for pair in result.pairs)
-        say(f"{where} {'was cut short' if judged else 'was not run'}: {trouble}")
+        say(f"{where} {'ended early' if judged else 'could not be run'}: {trouble}")
     if problem:
         say(problem)
     return code
@@ -278,12 +288,15 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """Run a seed again: exit 1 when its anomaly shows, 0 when it does not."""
+    from harness.clauses.catalogue import load
     from harness.seeds.replay import attempt
     from harness.worlds.resolve import world_for
 
     stored = _find_seed(seed)
     if stored.protocol != "pulsar":
         raise UsageError(f"{seed} is for the protocol {stored.protocol!r}; this version replays pulsar only")
+    if stored.expect.clause not in load():
+        raise UsageError(f"{seed} expects the clause {stored.expect.clause!r}, which this version does not have")
     where = (system or stored.system, client or stored.client)
     console, progress = Console(highlight=False), Console(stderr=True)
     world = world_for(*where, None, lambda text: progress.print(f"[dim]{escape(text)}[/dim]"))
@@ -341,8 +354,12 @@ def _find_seed(name: str) -> Seed:
     from harness.seeds.seed import read
 
     path = Path(name)
-    by_id = _seeds_directory() / f"{name}.json"
-    return read(by_id if not path.exists() and by_id.is_file() else path)
+    by_id = {path.stem: path for path in _seeds_directory().glob("*.json")}
+    try:
+        given = path.exists()
+    except OSError as error:
+        raise UsageError(f"{name!r} names no seed: {error.strerror}") from error
+    return read(path if given else by_id.get(name, path))
 
 
 def _show_seed(seed: Seed, where: tuple[str, str], console: Console) -> None:
@@ -390,11 +407,7 @@ def clauses(clause_id: Annotated[str | None, typer.Argument(metavar="[ID]", help
         Console().print(table)
         return EXIT_GREEN
     if clause_id not in catalogue:
-        from difflib import get_close_matches
-
-        near = get_close_matches(clause_id.upper(), [clause.id for clause in catalogue], n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else "`starquake clauses` lists them"
-        raise UsageError(f"there is no clause {clause_id!r}; {hint}")
+        raise UsageError(f"there is no clause {clause_id!r}; {_near(clause_id, [clause.id for clause in catalogue])}")
     clause = catalogue[clause_id]
     console = Console(highlight=False)
     console.print(f"[bold]{clause.id}[/bold] {escape(clause.title)} [dim]({clause.family}, binds {clause.binds})[/dim]")

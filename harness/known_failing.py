@@ -103,9 +103,12 @@ def _parse_line(line: str, place: str) -> KnownFailure:
 def read(path: Path) -> list[KnownFailure]:
     """The entries of a file. Raises ``UsageError`` when it cannot be read or understood."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the known-failing list {path}: {error}") from error
+        # An editor's byte order mark belongs to no field.
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"cannot read the known-failing list {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the known-failing list {path} is not UTF-8 text ({error}); save it as that") from error
     return parse(text, str(path))
 
 

@@ -144,5 +144,5 @@ def load(directory: Path) -> GateResult:
         return msgspec.convert(raw, GateResult)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is not the result of a gate run: {error}") from error

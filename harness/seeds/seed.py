@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from harness.seeds.plan_check import BadPlan, check_plan
 from harness.seeds.rate import Rate
 from harness.usage_error import UsageError
 from harness.worlds.plan import Operation, Plan, ScheduledFault
@@ -95,17 +96,19 @@ def encode(seed: Seed) -> bytes:
 
 def decode(data: bytes, name: str) -> Seed:
     """Read a seed file's bytes. Raises ``UsageError`` naming ``name`` and what is wrong with it."""
+    if not data.strip():
+        raise UsageError(f"{name} is not a seed: it is empty; `starquake gate` stores a seed for each new failure")
     try:
         raw = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{name} is not JSON: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{name} is not JSON, or only a part of it ({error}); copy the seed file again") from error
     if not isinstance(raw, dict) or "format" not in raw:
         raise UsageError(f'{name} is not a seed: a seed is a JSON object with a "format"')
     if raw["format"] != FORMAT:
         raise UsageError(f"{name} has seed format {raw['format']!r}; this version reads format {FORMAT} only")
     try:
         seed = msgspec.convert(raw, Seed)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise UsageError(f"{name} is not a seed of format {FORMAT}: {error}") from error
     beyond = [entry.before for entry in seed.schedule if not 0 <= entry.before <= len(seed.operations)]
     if beyond:
@@ -116,6 +119,10 @@ def decode(data: bytes, name: str) -> Seed:
         raise UsageError(
             f"{name}: the id {seed.id} is not that of its contents ({actual}); an edited seed is another one"
         )
+    try:
+        check_plan(seed.plan())
+    except BadPlan as error:
+        raise UsageError(f"{name} cannot be carried out: {error}") from error
     return seed
 
 
@@ -124,7 +131,8 @@ def read(path: Path) -> Seed:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read the seed {path}: {error.strerror or error}") from error
+        hint = "; `starquake seeds` lists those that are stored" if isinstance(error, FileNotFoundError) else ""
+        raise UsageError(f"cannot read the seed {path}: {error.strerror or error}{hint}") from error
     return decode(data, str(path))
 
 

@@ -32,7 +32,7 @@ async def _http(host: str, port: int) -> bool:
                 return speaks_http(await reader.read(64))
             finally:
                 writer.close()
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, UnicodeError):
         return False
 
 
@@ -48,6 +48,6 @@ async def _tls(host: str, port: int) -> bool:
     except ssl.SSLError as error:
         # An alert is an answer too (a client certificate is wanted, say).
         return "ALERT" in (error.reason or "")
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, UnicodeError):
         return False
     return True
