@@ -25,7 +25,7 @@ class AcksMachine(FamilyMachine):
             self.options["batch_index_ack"] = True
         self.subscribe()
         batching = {"batching": {"max_messages": 4, "max_delay_ms": 3}} if batched else {}
-        self.do("producer", "p0", topic=0, **batching)
+        self.produce("p0", **batching)
         self.burst(4)
 
     def subscribe(self) -> None:

@@ -30,8 +30,8 @@ class ChunksMachine(FamilyMachine):
             self.consumer_options["expire_chunks_ms"] = expire_ms
         self.do("consumer", "c0", topic=0, subscription="s", type=type_, **self.consumer_options)
         options = {"compression": compression} if compression else {}
-        self.do("producer", "p0", topic=0, chunking=True, **options)
-        self.do("producer", "p1", topic=0, chunking=True)
+        self.produce("p0", chunking=True, **options)
+        self.produce("p1", chunking=True)
 
     def busy(self) -> None:
         self.do("send", "p0", wait=False, tag="busy", size=140_000)
@@ -76,7 +76,7 @@ class ChunksMachine(FamilyMachine):
         self.do("settle", "", ms=20)
         self.do("close", "p1")
         self.inject("untoxic", toxic="limit_data", stream="upstream")
-        self.do("producer", "p1", topic=0, chunking=True)
+        self.produce("p1", chunking=True)
 
     @rule(count=st.integers(1, 4))
     def second_consumer(self, count: int) -> None:

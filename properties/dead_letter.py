@@ -8,6 +8,8 @@ from hypothesis.stateful import initialize, rule
 from properties.machine import FamilyMachine
 
 NACK_DELAY_MS = 100
+QUIET_MS = 4 * NACK_DELAY_MS
+"""Enough for what was rejected to come again and to be copied, a reconnect included."""
 
 
 class DeadLetterMachine(FamilyMachine):
@@ -23,7 +25,7 @@ class DeadLetterMachine(FamilyMachine):
         self.second = False
         self.subscribe("c0", "a")
         batching = {"batching": {"max_messages": 3, "max_delay_ms": 3}} if batched else {}
-        self.do("producer", "p0", topic=0, **batching)
+        self.produce("p0", **batching)
         self.burst(2)
 
     def subscribe(self, handle: str, client: str) -> None:
@@ -71,5 +73,12 @@ class DeadLetterMachine(FamilyMachine):
 
     @rule()
     def leave_and_come_back(self) -> None:
+        """Once no dead letter is under way: there a close makes pulsar-client (C++ 4.2.0) read freed memory and die.
+
+        What the receipt of a copy calls back after the consumer was closed keeps a reference to an id long gone.
+        """
+        if self.softened:
+            return
+        self.do("settle", "", ms=QUIET_MS)
         self.do("close", "c0")
         self.subscribe("c0", "a")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 import hypothesis
@@ -49,15 +49,19 @@ def explore(family: str, world: World, settings: Settings, on_outcome: Callable[
     )
 
 
-def directed_plans(family: str) -> list[tuple[str, Plan]]:
-    """The committed plans of a family (``fixtures/plans/FAMILY-*.json``), by name."""
-    return [(path.stem, load_plan(path.read_bytes())) for path in _plan_files(family)]
+def directed_plans(family: str, profile: str = "nightly") -> list[tuple[str, Plan]]:
+    """The committed plans of a family for a profile, by name: ``fixtures/plans/FAMILY-*.json``.
+
+    Those in ``fixtures/plans/ci`` are for all profiles but ``smoke``: each aims at a defect that clients in wide use
+    have, and would turn the quick look at a broker red for nothing new.
+    """
+    folders = [fixture_directory() / "plans"]
+    if profile != "smoke":
+        folders.append(folders[0] / "ci")
+    files = [path for folder in folders for path in sorted(folder.glob(f"{family}-*.json"))]
+    return [(path.stem, load_plan(path.read_bytes())) for path in files]
 
 
 def load_plan(data: bytes) -> Plan:
     """A plan from its JSON. Raises msgspec.ValidationError naming the place."""
     return msgspec.json.decode(data, type=Plan)
-
-
-def _plan_files(family: str) -> Iterable[Any]:
-    return sorted((fixture_directory() / "plans").glob(f"{family}-*.json"))

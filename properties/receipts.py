@@ -29,7 +29,7 @@ class ReceiptsMachine(FamilyMachine):
         self.begin()
         self.producers = ["p0"]
         self.do("consumer", "c0", topic=0, subscription="s", type="exclusive")
-        self.do("producer", "p0", topic=0, **options)
+        self.produce("p0", **options)
 
     def busy(self) -> None:
         for handle in self.producers:
@@ -40,7 +40,7 @@ class ReceiptsMachine(FamilyMachine):
         if len(self.producers) < 3:
             handle = f"p{len(self.producers)}"
             self.producers.append(handle)
-            self.do("producer", handle, topic=0, **options)
+            self.produce(handle, **options)
 
     @rule(which=st.integers(0, 2), size=st.sampled_from([0, 10, 300, 20_000]), compressible=st.booleans())
     def send(self, which: int, size: int, compressible: bool) -> None:
@@ -65,4 +65,4 @@ class ReceiptsMachine(FamilyMachine):
     def come_back(self, which: int) -> None:
         handle = self.producers[which % len(self.producers)]
         self.do("close", handle)
-        self.do("producer", handle, topic=0)
+        self.produce(handle)

@@ -81,7 +81,7 @@ def policy(request: pytest.FixtureRequest, starquake_world: World) -> Policy:
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_directed_plans(family: str, starquake_world: World, policy: Policy) -> None:
-    plans = directed_plans(family)
+    plans = directed_plans(family, hypothesis.settings.get_current_profile_name())
     assert plans, f"no directed plan for {family}"
     outcomes: dict[str, Outcome] = {}
 

@@ -203,7 +203,7 @@ class FakeExploration:
     def families(self) -> Sequence[str]:
         return ["dedup", "receipts"]
 
-    def directed(self, family: str) -> list[tuple[str, Plan]]:
+    def directed(self, family: str, profile: str) -> list[tuple[str, Plan]]:
         return self.plans if family == "dedup" else []
 
     def explore(

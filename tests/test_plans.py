@@ -10,7 +10,7 @@ from harness.clients import requests as ask
 from harness.worlds.plan import Plan
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "plans"
-FILES = sorted(FOLDER.glob("*.json"))
+FILES = sorted(FOLDER.rglob("*.json"))
 FAMILIES = ("dedup", "receipts", "chunks", "acks", "dead_letter")
 
 ATTRIBUTES = {

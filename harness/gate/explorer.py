@@ -17,8 +17,8 @@ class MachineExploration:
     def families(self) -> Sequence[str]:
         return list(FAMILIES)
 
-    def directed(self, family: str) -> list[tuple[str, Plan]]:
-        return explore.directed_plans(family)
+    def directed(self, family: str, profile: str) -> list[tuple[str, Plan]]:
+        return explore.directed_plans(family, profile)
 
     def explore(
         self,

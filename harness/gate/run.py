@@ -71,8 +71,8 @@ class Exploration(Protocol):
     def families(self) -> Sequence[str]:
         """Names of the families, in the order in which they run."""
 
-    def directed(self, family: str) -> list[tuple[str, Plan]]:
-        """The committed plans of a family."""
+    def directed(self, family: str, profile: str) -> list[tuple[str, Plan]]:
+        """The committed plans of a family that a profile carries out."""
 
     def explore(
         self,
@@ -265,7 +265,10 @@ class Gate:
         self._take(run, runs, family, plan, outcome, name)
 
     def _directed(self, pair: Pair, families: Sequence[str]) -> list[tuple[str, str, Plan]]:
-        plans = [(family, name, plan) for family in families for name, plan in self._exploration.directed(family)]
+        profile = self._request.profile.name
+        plans = [
+            (family, name, plan) for family in families for name, plan in self._exploration.directed(family, profile)
+        ]
         family_of = {clause.id: clause.family for clause in self._selected}
         plans += [
             (str(family_of[seed.expect.clause]), f"seed {seed.id}", seed.plan())

@@ -23,6 +23,9 @@ SEND_TIMEOUT_MS = 3_000
 OPERATION_TIMEOUT_MS = 5_000
 DRAIN_LIMIT_MESSAGES = 20_000
 
+FAILOVER_SILENCE_MS = 1_500
+"""A broker lets a new active consumer wait (a second by default) so that acks of the former one can land."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -172,6 +175,8 @@ class Driver:
         """How long a consumer must be silent to count as drained: longer when redeliveries are still to come."""
         consumer = self.consumers[handle]
         idle = 250
+        if consumer.type == "failover":
+            idle = FAILOVER_SILENCE_MS
         if consumer.pending_nacks:
             idle = max(idle, int(consumer.options.get("nack_delay_ms", 60_000)) * 2)
         return max(idle, int(consumer.options.get("ack_timeout_ms") or 0) * 2)
