@@ -7,9 +7,7 @@ failed; 4 nothing decided; 130 interrupted (what was judged so far is reported, 
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness import __version__
-from harness.cli_guard import Guard, reader_may_leave, say
+from harness.cli_guard import Guard, say
 from harness.usage_error import UsageError
 from harness.verdict import EXIT_GREEN, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_USAGE, EXIT_VIOLATION
 
@@ -55,18 +53,6 @@ SYSTEMS = {
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
 Report = Annotated[Path | None, typer.Option("--report", help="Directory for all files [default: reports/gate-TIME].")]
-
-
-def main() -> None:
-    """Run the command line. ``harness.cli_entry`` is what the ``starquake`` command starts."""
-    try:
-        app()
-    except SystemExit as ended:
-        if ended.code == EXIT_INTERRUPTED:
-            # A thread may still be inside a call that cannot be ended, as building Toxiproxy: it is not waited for.
-            sys.stdout.flush()
-            os._exit(EXIT_INTERRUPTED)
-        raise
 
 
 def _version(wanted: bool) -> None:
@@ -121,6 +107,8 @@ def gate(
     directory = prepare(report or Path("reports") / f"gate-{datetime.now():%Y%m%d-%H%M%S}")
     if junit is not None:
         prepare(junit.parent)
+        if junit.is_dir():
+            raise UsageError(f"--junit {junit} is a directory; give the name of a file")
     request = Request(
         systems=systems,
         clients=clients,
@@ -206,15 +194,14 @@ def _tell(result: GateResult, directory: Path, junit: Path | None, as_json: bool
             f"cannot write the report {where}: {error.strerror or error}; free space there or choose another place"
         )
         code = code if code in (EXIT_VIOLATION, EXIT_INTERRUPTED) else EXIT_USAGE
-    with reader_may_leave():
-        if as_json:
-            for line in lines(result, code):
-                typer.echo(line)
-        else:
-            console = Console(highlight=False)
-            show(result, console)
-            if not problem:
-                console.print(f"[dim]report[/dim] {escape(str(page))}", soft_wrap=True)
+    if as_json:
+        for line in lines(result, code):
+            typer.echo(line)
+    else:
+        console = Console(highlight=False)
+        show(result, console)
+        if not problem:
+            console.print(f"[dim]report[/dim] {escape(str(page))}", soft_wrap=True)
     for trouble in dict.fromkeys(pair.setup_error for pair in result.pairs if pair.setup_error):
         where = ", ".join(f"{pair.system} x {pair.client}" for pair in result.pairs if pair.setup_error == trouble)
         judged = any(pair.setup_error == trouble and pair.directed for pair in result.pairs)

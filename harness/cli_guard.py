@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec
 
@@ -49,9 +47,6 @@ class Guard:
         except KeyboardInterrupt:
             say("interrupted")
             return EXIT_INTERRUPTED
-        except BrokenPipeError:
-            _discard_output()
-            return 0
         except OSError as error:
             if error.errno in _USERS_DISK:
                 say(f"cannot write {error.filename or 'the report'}: {error.strerror}")
@@ -73,24 +68,6 @@ class Guard:
             traceback.print_exception(error, file=log)
         say(f"the harness failed: {type(error).__name__}: {error}\n  the traceback is in {log.name}")
         return EXIT_HARNESS
-
-
-@contextmanager
-def reader_may_leave() -> Iterator[None]:
-    """What is printed in here may go to a reader that has left (``| head -1``): that changes no exit code."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _discard_output()
-    except SystemExit:
-        # Rich's own answer to a broken pipe. Nobody else exits while something is printed.
-        _discard_output()
-
-
-def _discard_output() -> None:
-    """Nothing more may be written, not even when Python closes down."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(message: str) -> None:

@@ -210,7 +210,7 @@ def test_a_directory_that_holds_a_run_is_not_written_over(tmp_path):
 
 def test_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(HistoryError, match="choose another --out"):
+    with pytest.raises(HistoryError, match="choose another directory"):
         HistoryWriter(tmp_path / "file" / "run", RunInfo())
 
 

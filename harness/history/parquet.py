@@ -292,4 +292,6 @@ def _replace(target: Path, content: bytes) -> None:
 
 def _cannot_write(directory: Path, error: OSError) -> HistoryError:
     reason = error.strerror or str(error)
-    return HistoryError(f"cannot write the history in {directory}: {reason}; free space there or choose another --out")
+    return HistoryError(
+        f"cannot write the history in {directory}: {reason}; free space there or choose another directory"
+    )

@@ -18,7 +18,9 @@ def prepare(directory: Path) -> Path:
         probe.write_bytes(b"x" * 4096)
         probe.unlink()
     except OSError as error:
-        raise UsageError(f"cannot write to the report directory {directory}: {error.strerror or error}") from error
+        raise UsageError(
+            f"cannot write to the report directory {directory}: {error.strerror or error}; choose another one"
+        ) from error
     return directory
 
 
