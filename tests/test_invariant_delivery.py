@@ -456,6 +456,69 @@ CASES[("SEEK-06", "message-from-before-the-seek")] = (sought(0, 1, 2, 3), sought
 CASES[("SEEK-04", "not-replayed-after-seek")] = (sought(1, 2), sought(2, 3))
 
 
+def second_exclusive(answer: str | None, by: str = "broker", meanwhile: str | None = None) -> Story:
+    def tell(history: ConsumerHistory) -> None:
+        history.consumer()
+        extra = {"consumer_id": 2, "type": "exclusive", "initial_position": "earliest", "durable": True}
+        history.wire("SUBSCRIBE", "second", request_id=77, extra=extra)
+        if meanwhile is not None:
+            history.wire(meanwhile, extra={"ids": []})
+        if answer is not None:
+            history.wire("ERROR", "second", to="client", request_id=77, error=answer, extra={"consumer_id": 2})
+        else:
+            history.closed(by=by)
+
+    return tell
+
+
+def dropped_seek(answered: bool, entry: int | None = 0, by: str = "broker") -> Story:
+    def tell(history: ConsumerHistory) -> None:
+        history.consumer()
+        history.delivered(1, 0)
+        place = {"ledger_id": 1, "entry_id": entry} if entry is not None else {"extra": {"position": "earliest"}}
+        history.wire("SEEK", request_id=77, **place)
+        if answered:
+            for side in ("broker", "client"):
+                history.frame("SUCCESS", side=side, to="client", conn=1, topic=None, request_id=77)
+        else:
+            history.closed(by=by)
+
+    return tell
+
+
+CASES[("DISPATCH-01", "connection-dropped-instead-of-busy")] = (
+    second_exclusive(None),
+    second_exclusive("ConsumerBusy"),
+)
+CASES[("SEEK-03", "seek-dropped-the-connection")] = (dropped_seek(False), dropped_seek(True))
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        second_exclusive(None, by="client"),
+        second_exclusive(None, by="tap"),
+        second_exclusive(None, meanwhile="REDELIVER_UNACKNOWLEDGED_MESSAGES"),
+        dropped_seek(False, by="client"),
+        dropped_seek(False, entry=7),
+    ],
+)
+def test_a_connection_that_may_have_ended_for_another_reason_blames_nobody(story: Story) -> None:
+    history = ConsumerHistory()
+    story(history)
+    assert names(judge(history, *delivery.INVARIANTS)) == set()
+
+
+@pytest.mark.parametrize("kind", ["broker_kill", "unload"])
+def test_a_connection_that_ended_with_its_broker_decides_nothing(kind: str) -> None:
+    history = ConsumerHistory()
+    dropped_seek(False, entry=None)(history)
+    history.add(layer="fault", kind=kind, fault="{}")
+    results = judge(history, *delivery.INVARIANTS)
+    assert names(results) == set()
+    assert results["SEEK-03"].undecided
+
+
 @pytest.mark.parametrize(("clause", "name"), sorted(CASES))
 def test_a_breach_is_named(clause: str, name: str) -> None:
     history = ConsumerHistory()

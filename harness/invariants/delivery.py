@@ -9,6 +9,7 @@ from harness.invariants.credit import BrokerCredit, ClientGrants
 from harness.invariants.dispatch import Completeness, MessageContent, SharedDispatch, SingleActiveDispatch
 from harness.invariants.handover import Handover, OneIdentity
 from harness.invariants.lifecycle import Farewell, SeekEffect, SessionDiscipline
+from harness.invariants.refusal import Refusal
 
 INVARIANTS: tuple[Invariant[Any], ...] = (
     BrokerCredit(),
@@ -22,4 +23,5 @@ INVARIANTS: tuple[Invariant[Any], ...] = (
     SessionDiscipline(),
     Farewell(),
     SeekEffect(),
+    Refusal(),
 )
