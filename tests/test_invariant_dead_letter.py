@@ -289,3 +289,14 @@ def test_the_first_nack_of_an_entry_sets_its_delay(pause: int, found: bool) -> N
     assert names(judge(history, *dead_letter.INVARIANTS)) == (
         {("REDEL-01", "redelivery-too-early")} if found else set()
     )
+
+
+def test_the_member_of_a_batch_of_one_is_a_plain_message() -> None:
+    history = Letters()
+    history.consumer("c", "shared", nack_delay_ms=1000, dead_letter=POLICY)
+    alone = [{"digest": digest("alone"), "size": 5, "sequence_id": 0, "key": None}]
+    history.wire("MESSAGE", "c", to="client", ledger_id=1, entry_id=0, num_messages=1, extra={"messages": alone})
+    history.call("ack", (1, 0), "c", batch_index=0)
+    history.ack((1, 0), name="c")
+    result = judge(history, *dead_letter.INVARIANTS)["Q4"]
+    assert (result.anomalies, result.judged) == ([], 1)

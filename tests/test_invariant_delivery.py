@@ -546,3 +546,15 @@ def test_a_redelivery_request_before_the_subscription_stands_harms_nobody() -> N
     history.redeliver((1, 0))
     history.answer()
     assert names(judge(history, *delivery.INVARIANTS)) == set()
+
+
+def test_permits_granted_before_the_subscription_stands_are_void() -> None:
+    history = ConsumerHistory()
+    history.consumer(queue=4)
+    history.closed()
+    history.wire("SUBSCRIBE", conn=2, request_id=90, extra={"type": "exclusive", "initial_position": "earliest"})
+    history.flow(2, conn=2)
+    for side in ("broker", "client"):
+        history.frame("SUCCESS", side=side, to="client", conn=2, topic=None, request_id=90)
+    history.flow(4, conn=2)
+    assert names(judge(history, *delivery.INVARIANTS)) == {("ACK-27", "frame-before-subscribed")}

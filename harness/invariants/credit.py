@@ -143,6 +143,7 @@ class ClientGrantsState(FoldState):
         self.members = Members()
         self.calm = Calm()
         self.grants: dict[Session, Grants] = {}
+        self.answered: set[tuple[str | None, int | None]] = set()
         self.openings: dict[str, tuple[int, int]] = {}
         self.taken: dict[str, int] = {}
         self.waiting: dict[str, set[int]] = {}
@@ -165,7 +166,8 @@ class ClientGrants(Invariant[ClientGrantsState]):
         return (event.topic,) if event.topic and event.layer in ("api", "tap.client") else None
 
     def broadcast(self, event: Event) -> bool:
-        return calm_or_storm(event)
+        nameless_answer = event.layer == "tap.client" and event.kind == "SUCCESS" and event.topic is None
+        return nameless_answer or calm_or_storm(event)
 
     def start(self, key: Key) -> ClientGrantsState:
         return ClientGrantsState(key)
@@ -178,6 +180,8 @@ class ClientGrants(Invariant[ClientGrantsState]):
         if event.layer == "api":
             self._api(state, event)
             return
+        if event.kind == "SUCCESS":
+            state.answered.add((event.connection, event.request_id))
         state.sessions.observe(event)
         session = state.sessions.of(event)
         if session is None:
@@ -226,7 +230,10 @@ class ClientGrants(Invariant[ClientGrantsState]):
                 severity="conformance",
             )
             return
-        queue = self._queue(state, grants.session)
+        session = grants.session
+        if session.request_id is not None and (session.connection, session.request_id) not in state.answered:
+            return  # A broker knows no such consumer yet: this grant is void, and a breach of ACK-27 already.
+        queue = self._queue(state, session)
         first = grants.opening is None
         grants.granted += permits
         if first:

@@ -438,8 +438,9 @@ class DeadLetters(Invariant[DeadLetterState]):
         if position is None:
             return
         member = event.batch_index if event.batch_index is not None else called.batch_index
-        index = -1 if member is None else member
         source = self._source(policy, position)
+        # A batch of one, which the C++ core makes where Java sends a plain message, counts as a plain message.
+        index = -1 if member is None or source.size == 1 else member
         if event.kind == "receive" and event.phase == "ok" and event.payload_digest is not None:
             source.digests[index] = event.payload_digest
             source.properties = dict(event.extra.get("properties") or {})
@@ -522,8 +523,8 @@ class DeadLetters(Invariant[DeadLetterState]):
         members = event.extra.get("messages")
         named = (
             [(index, one.get("digest")) for index, one in enumerate(members)]
-            if members
-            else [(-1, event.payload_digest)]
+            if members and len(members) > 1
+            else [(-1, members[0].get("digest") if members else event.payload_digest)]
         )
         for index, digest in named:
             if isinstance(digest, str):
