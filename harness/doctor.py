@@ -190,7 +190,7 @@ def toxiproxy() -> Finding:
     return Finding(
         "toxiproxy",
         True,
-        f"not there yet; the first run builds {toxiproxy_binary.VERSION} {how}",
+        f"not there yet; the first run builds {toxiproxy_binary.VERSION} {how}. {toxiproxy_binary.passed_over()}".strip(),
         toxiproxy_binary.MEND,
         "every real run",
         True,

