@@ -34,6 +34,7 @@ def may_broadcast(invariant: Invariant[Any], layer: str, kind: str) -> bool:
     return any(invariant.broadcast(event) for event in _probes(layer, kind))
 
 
+@lru_cache(maxsize=4096)
 def _probes(layer: str, kind: str) -> list[Event]:
     named = cast(Layer, layer)
     return [
