@@ -103,7 +103,7 @@ def gate(
     _check_selection(select, [clause.id for clause in catalogue])
     systems = list(dict.fromkeys(system or [DEFAULT_SYSTEM]))
     clients = list(dict.fromkeys(client or _default_clients(systems)))
-    listed = {name: _known_failures(name, known, [clause.id for clause in catalogue]) for name in systems}
+    listed = _known_failures(systems, known, [clause.id for clause in catalogue])
     directory = prepare(report or Path("reports") / f"gate-{datetime.now():%Y%m%d-%H%M%S}")
     if junit is not None:
         prepare(junit.parent)
@@ -160,17 +160,18 @@ def _near(name: str, clauses: list[str]) -> str:
     )
 
 
-def _known_failures(system: str, given: Path | None, clauses: list[str]) -> list[KnownFailure]:
+def _known_failures(systems: list[str], given: Path | None, clauses: list[str]) -> dict[str, list[KnownFailure]]:
+    """By product: what an address turns out to be is told by its broker, so every shipped list is at hand."""
     from harness.clients.resolve import ADAPTERS
-    from harness.fixture_files import known_failing_file
+    from harness.fixture_files import known_failing_files
     from harness.known_failing import check_names, read
 
-    path = given or known_failing_file(system)
-    if path is None:
-        return []
-    entries = read(path)
-    check_names(entries, clauses, list(ADAPTERS))
-    return entries
+    shipped = known_failing_files()
+    files = shipped if given is None else dict.fromkeys([*shipped, *systems], given)
+    entries = {path: read(path) for path in set(files.values())}
+    if given is not None:
+        check_names(entries[given], clauses, list(ADAPTERS))
+    return {product: entries[path] for product, path in files.items()}
 
 
 def _seeds_directory() -> Path:

@@ -21,12 +21,6 @@ def seeds_directory() -> Path:
     return fixture_directory() / "seeds"
 
 
-def known_failing_file(system: str) -> Path | None:
-    """The shipped list of known failures of a system, by the name before its ``@version``; None when there is none.
-
-    An address (``pulsar://...``) is somebody's own broker: it has no shipped list.
-    """
-    if "://" in system:
-        return None
-    path = fixture_directory() / "known-failing" / f"{system.split('@', 1)[0].replace(':', '-')}.txt"
-    return path if path.is_file() else None
+def known_failing_files() -> dict[str, Path]:
+    """The shipped lists of known failures by the product they are of, a system's name before its ``@version``."""
+    return {path.stem: path for path in sorted((fixture_directory() / "known-failing").glob("*.txt"))}

@@ -13,8 +13,8 @@ red as stale; a *flaky* one, whose measured rate it carries, may fail or not.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -54,6 +54,16 @@ class KnownFailure:
     def rate(self) -> str:
         """``7/20`` of a flaky entry, empty otherwise."""
         return "" if self.tries is None else f"{self.failed}/{self.tries}"
+
+
+def listed_for(system: str, product: str, listed: Mapping[str, Sequence[KnownFailure]]) -> list[KnownFailure]:
+    """The entries that speak of a system by its name or by its product, now speaking of any system.
+
+    ``listed`` holds the entries by product or system, with or without ``@version``.
+    """
+    names = dict.fromkeys([product, product.split("@", 1)[0], system])
+    entries = next((listed[name] for name in names if name in listed), ())
+    return [replace(entry, system="*") for entry in entries if any(_field_matches(entry.system, one) for one in names)]
 
 
 def _field_matches(pattern: str, value: str) -> bool:

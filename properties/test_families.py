@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,10 +12,10 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from harness.clauses.catalogue import load
-from harness.fixture_files import known_failing_file
+from harness.fixture_files import known_failing_files
 from harness.gate.lanes import together
 from harness.invariants.core import Anomaly
-from harness.known_failing import KnownFailure, read
+from harness.known_failing import KnownFailure, listed_for, read
 from harness.verdict import missing_capabilities
 from harness.worlds.plan import Plan
 from harness.worlds.world import Outcome, World, run_plan
@@ -69,8 +68,9 @@ def _told(plan: Plan, outcome: Outcome, anomalies: list[Anomaly]) -> str:
 @pytest.fixture(scope="session")
 def policy(request: pytest.FixtureRequest, starquake_world: World) -> Policy:
     option = request.config.getoption
-    path = Path(option("--known")) if option("--known") else known_failing_file(option("--system"))
-    entries: Iterable[KnownFailure] = read(path) if path else ()
+    of = starquake_world.system
+    files = {of.product: Path(option("--known"))} if option("--known") else known_failing_files()
+    entries = listed_for(option("--system"), of.product, {product: read(path) for product, path in files.items()})
     system, client = starquake_world.system.capabilities, starquake_world.client.capabilities
     return Policy(
         unbound=frozenset(clause.id for clause in load() if missing_capabilities(clause, system, client)),

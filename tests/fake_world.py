@@ -12,7 +12,7 @@ from harness.history.event import Event
 from harness.invariants.core import Anomaly, Undecided
 from harness.invariants.engine import ClauseResult, Judgement
 from harness.worlds.plan import Fault, Operation, Plan, ScheduledFault
-from harness.worlds.world import Described, Outcome, World
+from harness.worlds.world import Described, DescribedSystem, Outcome, World
 
 TOPIC = "persistent://public/default/t"
 
@@ -21,6 +21,7 @@ class Party(msgspec.Struct):
     name: str
     version: str
     capabilities: frozenset[str]
+    product: str = "lite"
 
 
 CATALOGUE = Catalogue(
@@ -152,7 +153,7 @@ class FakeWorld:
         self.interrupt_after = interrupt_after
         self.runs = 0
         self.running = False
-        self.system: Described = Party("fake", "1.2", frozenset())
+        self.system: DescribedSystem = Party("fake", "1.2", frozenset())
         self.client: Described = Party("reference", "0.1", frozenset())
 
     def start(self) -> None:

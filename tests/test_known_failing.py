@@ -2,7 +2,10 @@
 
 import pytest
 
-from harness.known_failing import check_names, parse, read
+from harness.clauses.catalogue import load
+from harness.clients.resolve import ADAPTERS
+from harness.fixture_files import known_failing_files
+from harness.known_failing import check_names, listed_for, parse, read
 from harness.usage_error import UsageError
 
 GOOD = """
@@ -71,3 +74,22 @@ def test_entries_that_cannot_match_are_refused() -> None:
 def test_a_missing_file_is_the_users_matter(tmp_path) -> None:
     with pytest.raises(UsageError, match="cannot read the known-failing list"):
         read(tmp_path / "none.txt")
+
+
+def test_shipped_lists_name_what_there_is() -> None:
+    clauses = [clause.id for clause in load()]
+    files = known_failing_files()
+    assert "lite" in files
+    for product, path in files.items():
+        entries = read(path)
+        check_names(entries, clauses, list(ADAPTERS))
+        assert {entry.system.split("@")[0] for entry in entries} == {product}
+
+
+def test_an_entry_of_a_product_speaks_of_it_however_it_is_reached() -> None:
+    listed = {"lite": parse("lite | * | DEDUP-02 | hole | known | why", "k")}
+    address = "pulsar://127.0.0.1:6650"
+    (entry,) = listed_for(address, "lite", listed)
+    assert entry.covers(address, "python", "DEDUP-02")
+    assert listed_for(address, address, listed) == []
+    assert listed_for("lite@0.2.0", "lite@0.2.0", listed)

@@ -71,6 +71,7 @@ async def test_an_external_broker_is_reached_and_not_stopped():
         assert await system.start() == address
         assert system.alive()
         assert system.version != "unknown"
+        assert (system.product, system.capabilities) == ("lite", lite.capabilities)
         await system.stop()
         assert lite.alive()
     finally:

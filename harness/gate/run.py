@@ -26,7 +26,7 @@ from harness.gate.investigation import Investigator
 from harness.gate.lanes import together
 from harness.gate.profile import Profile
 from harness.gate.result import ClauseText, Failure, GateResult, Pair
-from harness.known_failing import KnownFailure
+from harness.known_failing import KnownFailure, listed_for
 from harness.seeds.seed import Expectation, Seed
 from harness.setup_error import SetupError
 from harness.tally import Tally
@@ -91,7 +91,8 @@ MakeWorld = Callable[[str, str, Path, Callable[[str], None]], World]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to run. ``known`` holds the known failures of each system; ``seed`` is the base of all randomness."""
+    """What to run. ``known`` holds the known failures of each product, a system's own name or what it turns out to be;
+    ``seed`` is the base of all randomness."""
 
     systems: Sequence[str]
     clients: Sequence[str]
@@ -108,6 +109,8 @@ class _PairRun:
 
     pair: Pair
     started: bool = False
+    product: str = ""
+    known: list[KnownFailure] = field(default_factory=list)
     unbound: frozenset[str] = frozenset()
     tally: Tally = field(default_factory=Tally)
     findings: Findings = field(default_factory=Findings)
@@ -138,6 +141,7 @@ class Gate:
         self._started = monotonic()
         # Plans run side by side where the world has lanes for it; what they find is gathered one by one.
         self._lock = RLock()
+        self._known: dict[str, list[KnownFailure]] = {}
 
     def run(self) -> GateResult:
         """Run every pair. Ctrl-C ends it early with what was judged so far; a missing environment ends one pair.
@@ -163,7 +167,7 @@ class Gate:
             self._run_pair(result, system, client, world, pairs_left=len(worlds) - number)
             if result.interrupted:
                 break
-        for system, known in request.known.items():
+        for system, known in self._known.items():
             mark_stale([cell for cell in result.cells if cell.system == system], known)
         result.seconds = round(monotonic() - self._started, 3)
         return result
@@ -208,6 +212,8 @@ class Gate:
     def _note_start(self, result: GateResult, run: _PairRun, world: World) -> None:
         run.started = True
         pair = run.pair
+        run.product = world.system.product
+        run.known = self._known[pair.system] = listed_for(pair.system, run.product, self._request.known)
         pair.system_version, pair.client_version = world.system.version, world.client.version
         run.unbound = frozenset(
             clause.id
@@ -231,7 +237,7 @@ class Gate:
         runs = dict.fromkeys(families, 0)
         work = [
             partial(self._guarded, run, family, partial(self._directed_run, run, runs, world, family, name, plan))
-            for family, name, plan in self._directed(run.pair, families)
+            for family, name, plan in self._directed(run, families)
         ]
         first = self._exploring(run, runs, world, families, 0) if profile.explore_seconds > 0 else []
         # One piece of exploration is several examples one after another: begun first, it does not end last.
@@ -264,7 +270,7 @@ class Gate:
             run.pair.directed += 1
         self._take(run, runs, family, plan, outcome, name)
 
-    def _directed(self, pair: Pair, families: Sequence[str]) -> list[tuple[str, str, Plan]]:
+    def _directed(self, run: _PairRun, families: Sequence[str]) -> list[tuple[str, str, Plan]]:
         profile = self._request.profile.name
         plans = [
             (family, name, plan) for family in families for name, plan in self._exploration.directed(family, profile)
@@ -273,7 +279,8 @@ class Gate:
         plans += [
             (str(family_of[seed.expect.clause]), f"seed {seed.id}", seed.plan())
             for seed in self._seeds
-            if seed.expect.clause in family_of and (seed.system, seed.client) == (pair.system, pair.client)
+            if seed.expect.clause in family_of
+            and (seed.system, seed.client) in ((run.product, run.pair.client), (run.pair.system, run.pair.client))
         ]
         return plans
 
@@ -302,7 +309,7 @@ class Gate:
                 for finding in run.findings.add(plan, outcome, found_by):
                     if finding.expect.clause in run.unbound:
                         continue
-                    self._watcher.finding(finding, self._accepted(run.pair, finding)[0])
+                    self._watcher.finding(finding, self._accepted(run, finding)[0])
             if outcome.error is None and not outcome.judgement.anomalies and outcome.directory is not None:
                 run.passing.append(outcome.directory)
                 if len(run.passing) > PASSING_HISTORIES_KEPT:
@@ -340,7 +347,6 @@ class Gate:
     def _cells(self, run: _PairRun, world: World) -> list[Cell]:
         # An error outside any family ('') may have hidden something in each.
         everywhere = run.family_errors.get("")
-        known = self._request.known.get(run.pair.system, [])
         system, client = run.pair.system, run.pair.client
         if not run.started:
             return [
@@ -363,15 +369,17 @@ class Gate:
                 client=client,
                 system_capabilities=world.system.capabilities,
                 client_capabilities=world.client.capabilities,
-                known=known,
+                known=run.known,
                 harness_error=run.family_errors.get(clause.family, everywhere),
             )
             for clause in self._selected
         ]
 
-    def _accepted(self, pair: Pair, finding: Finding) -> tuple[str, str]:
-        for entry in self._request.known.get(pair.system, []):
-            if entry.covers(pair.system, pair.client, finding.expect.clause) and entry.allows(finding.expect.anomaly):
+    def _accepted(self, run: _PairRun, finding: Finding) -> tuple[str, str]:
+        for entry in run.known:
+            if entry.covers(run.pair.system, run.pair.client, finding.expect.clause) and entry.allows(
+                finding.expect.anomaly
+            ):
                 return entry.status, entry.reason
         return "", ""
 

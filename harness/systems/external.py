@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from harness.setup_error import SetupError
+from harness.systems import lite
 from harness.systems.handshake import HandshakeFailed, handshake
 from harness.systems.stranger import who_answers
 from harness.systems.system import Address, Protocol, System, UnknownSystem
@@ -28,6 +29,11 @@ class ExternalSystem(System):
         self.capabilities = CAPABILITIES
         self._address = parse_address(spec)
         self._reached = False
+        self._product = spec
+
+    @property
+    def product(self) -> str:
+        return self._product
 
     async def start(self) -> Address:
         address = self._address
@@ -41,6 +47,8 @@ class ExternalSystem(System):
             )
             raise SetupError(f"no Pulsar broker at {address.service_url}: {error}", mend) from error
         self.version = connected.server_version or "unknown"
+        if self.version.startswith(lite.SERVER_VERSION):
+            self._product, self.capabilities = "lite", lite.CAPABILITIES
         self._reached = True
         return address
 

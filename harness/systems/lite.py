@@ -14,13 +14,20 @@ import psutil
 from harness.processes import ChildProcess
 from harness.setup_error import SetupError
 from harness.systems.handshake import HandshakeFailed, handshake
-from harness.systems.system import Address, Protocol, System
+from harness.systems.system import Address, Capability, Protocol, System
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 20.0
 ANSWER_TIMEOUT_S = 5.0
 POLL_S = 0.01
 PORT_ATTEMPTS = 3
+
+SERVER_VERSION = "Pulsar-Lite"
+"""How its ``CommandConnected.server_version`` begins, whatever it is reached by."""
+
+CAPABILITIES: frozenset[Capability] = frozenset({"key_shared", "ack_receipt"})
+"""As measured on 0.2.0: no deduplication, no delayed delivery, no producer access modes, and partitions only by one
+global setting, which is left at none."""
 
 MEND = "Install it with: pip install pulsar-lite"
 AGAIN = "Try again; if it stays so, `starquake doctor` looks for the cause."
@@ -57,15 +64,11 @@ def installed_version() -> str:
 
 
 class LiteSystem(System):
-    """A fresh pulsar-lite on a free port of 127.0.0.1, with a data directory of its own that goes away on ``stop``.
-
-    Capabilities as measured on 0.2.0: it has no deduplication, no delayed delivery, no producer access modes, and
-    partitions only by one global setting, which is left at none.
-    """
+    """A fresh pulsar-lite on a free port of 127.0.0.1, with a data directory of its own that goes away on ``stop``."""
 
     name = "lite"
     protocol: Protocol = "pulsar"
-    capabilities = frozenset({"key_shared", "ack_receipt"})
+    capabilities = CAPABILITIES
 
     def __init__(self) -> None:
         self.version = installed_version()

@@ -58,6 +58,11 @@ class System(ABC):
     protocol: Protocol
     capabilities: frozenset[str]
 
+    @property
+    def product(self) -> str:
+        """What it is, however it was reached: the name that shipped lists of known failures and stored seeds go by."""
+        return self.name
+
     @abstractmethod
     async def start(self) -> Address:
         """Start the system, or reach it, and return once it answers its own protocol.

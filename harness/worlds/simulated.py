@@ -54,6 +54,10 @@ class _Description:
     version: str
     capabilities: frozenset[str]
 
+    @property
+    def product(self) -> str:
+        return self.name
+
 
 class SimulationStuck(RuntimeError):
     """The machines went on without end or had nothing left to do while a call was open: a defect of the harness."""

@@ -35,6 +35,13 @@ class Described(Protocol):
     def capabilities(self) -> frozenset[str]: ...
 
 
+class DescribedSystem(Described, Protocol):
+    """A system names its product too: see ``harness.systems.system.System.product``."""
+
+    @property
+    def product(self) -> str: ...
+
+
 class Session(Protocol):
     """One plan being carried out, on topics of its own."""
 
@@ -49,7 +56,7 @@ class World(Protocol):
     """A system and a client with faults between them. All calls are synchronous."""
 
     @property
-    def system(self) -> Described: ...
+    def system(self) -> DescribedSystem: ...
 
     @property
     def client(self) -> Described: ...
