@@ -17,6 +17,7 @@ from pathlib import Path
 
 from harness.cache_directory import cache_directory
 from harness.faults import toxiproxy_binary
+from harness.faults.toxiproxy_binary import passed_over
 from harness.setup_error import SetupError
 from harness.systems.lite import lite_binary
 
@@ -190,7 +191,7 @@ def toxiproxy() -> Finding:
     return Finding(
         "toxiproxy",
         True,
-        f"not there yet; the first run builds {toxiproxy_binary.VERSION} {how}. {toxiproxy_binary.passed_over()}".strip(),
+        f"not there yet; the first run builds {toxiproxy_binary.VERSION} {how}. {passed_over()}".strip(),
         toxiproxy_binary.MEND,
         "every real run",
         True,

@@ -118,6 +118,8 @@ class AdapterProcess:
     async def _make_sure_it_answers(self, op: str) -> None:
         if self._probe is None:
             self._probe = asyncio.create_task(self._ask_for_hello(op))
+            # Whoever waits for it may be cancelled; then nobody else looks at its error.
+            self._probe.add_done_callback(lambda probe: None if probe.cancelled() else probe.exception())
         # Shared by all calls that run out of time at once, so the end of one must not end it for the others.
         await asyncio.shield(self._probe)
 
@@ -198,6 +200,9 @@ class AdapterProcess:
             self._given_up.remove(answer.id)
             return
         waiting = self._waiting.get(answer.id) if answer.id is not None else None
+        if waiting is not None and waiting.cancelled():
+            # Given up this very moment; whoever waited has not run since.
+            return
         if waiting is None or waiting.done():
             raise AdapterGarbage(f"{self.name} answered a request that is not waiting for an answer: {_shown(line)}")
         if answer.error is not None:

@@ -431,10 +431,14 @@ class RealSession:
             self._world.call(self._perform(step))
 
     def finish(self) -> Outcome:
+        """See ``harness.worlds.world.Session``. Raises SetupError when the history cannot be stored."""
         try:
-            return self._world.call(self._finish())
+            outcome = self._world.call(self._finish())
         finally:
             self._world.release(self, self._lane)
+        if self._writer is not None and self._writer.failure is not None:
+            raise SetupError(str(self._writer.failure))
+        return outcome
 
     def abandon(self) -> None:
         """The world is being stopped: end what is under way and put the history so far on disk."""
