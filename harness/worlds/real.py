@@ -309,7 +309,7 @@ class RealWorld:
         """Whether the system answered a session; ``problem`` is empty when it did."""
         self._silent = self._silent + 1 if problem else 0
         if self._silent >= SILENT_SESSIONS:
-            self._broken = problem
+            self._lost(problem)
 
     def unwritable(self, error: HistoryError) -> None:
         """A history could not be stored: those of further sessions could not either."""
