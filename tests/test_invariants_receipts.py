@@ -180,6 +180,36 @@ def test_a_chunked_send_has_no_place_in_the_order_of_frames():
     assert judge(h, *INVARIANTS)["O4"].anomalies == []
 
 
+def test_a_handle_created_again_is_another_producer():
+    h = History()
+    late = begin(h, "late")
+    h.sent(0, "late")
+    h.complete(h.invoke("close", actor="p0", producer="p"))
+    again = begin(h, "again")
+    h.sent(1, "again")
+    h.receipt(1, (0, 1))
+    h.acknowledged(again, (0, 1))
+    h.receipt(0, (0, 0))
+    h.acknowledged(late, (0, 0))
+    assert judge(h, *INVARIANTS)["O4"].anomalies == []
+
+
+@pytest.mark.parametrize(("partitions", "found"), [((0, 1), False), ((1, 1), True)])
+def test_each_partition_has_an_order_of_its_own(partitions: tuple[int, int], found: bool):
+    h = History()
+    first, second = begin(h, "a"), begin(h, "b")
+    h.acknowledged(second, (0, 1), partition=partitions[1])
+    h.acknowledged(first, (0, 0), partition=partitions[0])
+    assert bool(judge(h, *INVARIANTS)["O4"].anomalies) is found
+
+
+def test_an_order_of_calls_is_not_compared_with_one_of_frames():
+    h = History()
+    h.send("unseen", at=(0, 0))
+    h.published(0, "seen", (0, 1))
+    assert judge(h, *INVARIANTS)["O4"].anomalies == []
+
+
 @breaks("O4", "never-resolved")
 def _(h: History) -> None:
     invoked = begin(h, "a")

@@ -251,7 +251,7 @@ def _same_content(frame: Event, entry: Event) -> bool:
 class ClientState(ProducerState):
     """API sends and the frames next to the client."""
 
-    __slots__ = ("book", "by_digest", "closed", "early", "heads", "last_ok", "order", "sends", "stale")
+    __slots__ = ("book", "by_digest", "closed", "closes", "early", "heads", "last_ok", "order", "sends", "stale")
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)
@@ -259,7 +259,8 @@ class ClientState(ProducerState):
         self.sends = Unanswered()
         self.by_digest: dict[str, list[Sent]] = defaultdict(list)
         self.order: dict[str | None, tuple[int, int]] = {}
-        self.last_ok: dict[str | None, tuple[tuple[int, int], int]] = {}
+        self.closes: list[tuple[str | None, int]] = []
+        self.last_ok: dict[tuple[object, ...], tuple[tuple[int, int], int]] = {}
         self.closed: dict[str, Event] = {}
         self.heads: set[int] = set()
         self.early: list[tuple[Sent, Sent]] = []
@@ -293,6 +294,8 @@ class ClientReceipts(Invariant[ClientState]):
                 return list(self._after_stale(state, event, connection))
         elif event.kind in ("close", "CLOSE_PRODUCER"):
             state.stale.clear()
+            if event.phase == "invoke":
+                state.closes.append((event.actor if event.topic is not None else None, event.index))
         elif ends_or_disturbs(event):
             state.around.take(event)
             state.stale.clear()
@@ -373,7 +376,10 @@ class ClientReceipts(Invariant[ClientState]):
             if send.digest not in state.order:
                 return  # A chunked message: its frames cannot be recognised by the payload.
             place = state.order[send.digest]
-        before = state.last_ok.get(send.actor)
+        # A handle that was closed and created again is another producer, each partition of a topic has one of its own.
+        life = sum(actor in (None, send.actor) and index < send.invoked for actor, index in state.closes)
+        line = (send.actor, send.partition, life, bool(state.sends.all))
+        before = state.last_ok.get(line)
         if state.book.contested(send):
             state.unsure("O4", CONTESTED, send.invoked, send.completed)
             return
@@ -385,7 +391,7 @@ class ClientReceipts(Invariant[ClientState]):
             return
         if before is not None:
             state.judged["O4"] += 1
-        state.last_ok[send.actor] = (place, send.completed)
+        state.last_ok[line] = (place, send.completed)
 
     def _same_answer(self, state: ClientState, send: Send) -> Iterator[Anomaly]:
         frames = state.by_digest.get(send.digest or "", [])
