@@ -207,7 +207,7 @@ def test_an_order_of_calls_is_not_compared_with_one_of_frames():
     h = History()
     for _ in range(3):
         h.dedup(False)
-    h.send("unseen", at=(0, 0))
+    h.send("unseen", at=(0, 0), actor="p0")
     h.published(0, "seen", (0, 1))
     assert judge(h, *INVARIANTS)["O4"].anomalies == []
 
