@@ -163,8 +163,11 @@ class Farewell(Invariant[FarewellState]):
         if event.kind == "CLOSE_CONSUMER" and event.extra.get("direction") == "to_client" and live and live.live:
             state.closed_by_broker[live.consumer] = event
         state.sessions.observe(event)
-        if state.calm.observe(event):
-            yield from self._returned(state, event)
+        state.calm.observe(event)
+        if event.layer == "fault":
+            # Also when the run was not drained: a consumer that stays away is why its drain never ends.
+            if event.kind == "quiescent" and not state.calm.faulty:
+                yield from self._returned(state, event)
             return
         if event.layer != "tap.client" or event.consumer is None:
             return

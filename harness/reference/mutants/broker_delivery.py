@@ -13,10 +13,10 @@ from harness.reference.broker.permits import Permits
 from harness.reference.broker.redelivery_counts import RedeliveryCounts
 from harness.reference.broker.shared import SharedDispatcher
 from harness.reference.broker.single_active import SingleActiveDispatcher
-from harness.reference.broker.stored_entry import StoredEntry, body_of
+from harness.reference.broker.stored_entry import StoredEntry
 from harness.reference.broker.subscription import Subscription
 from harness.reference.mutants.mutant import Mutant
-from harness.wire.frame import Frame, decode, encode
+from harness.wire.frame import Frame, encode
 from harness.wire.pulsar_pb2 import MessageIdData, MessageMetadata
 
 
@@ -133,8 +133,9 @@ class ChangesPublishTime(Consumer):
         metadata = MessageMetadata()
         metadata.CopyFrom(stored.metadata)
         metadata.publish_time += 1
-        frame = Frame(answers.pong(), metadata, stored.payload)
-        super().deliver(replace(stored, body=body_of(decode(encode(frame)))), remaining, redelivery_count)
+        raw = encode(Frame(answers.ping(), metadata, stored.payload))
+        body = raw[8 + int.from_bytes(raw[4:8], "big") :]
+        super().deliver(replace(stored, body=body), remaining, redelivery_count)
 
 
 class HidesFirstMember(SingleActiveDispatcher):
@@ -233,6 +234,7 @@ MUTANTS = (
         side="broker",
         breaks="A cumulative acknowledgement takes the next entry with it.",
         expected=("ACK-CUM-01",),
+        shown_by="acks-cumulative",
         parts={"subscription": AcksOneTooMany},
     ),
     Mutant(
@@ -241,6 +243,7 @@ MUTANTS = (
         side="broker",
         breaks="A cumulative acknowledgement leaves its own entry unacknowledged.",
         expected=("C5",),
+        shown_by="acks-batch-cumulative-plain",
         parts={"cursor": AcksOneTooFew},
     ),
     Mutant(
@@ -249,6 +252,7 @@ MUTANTS = (
         side="broker",
         breaks="An older cumulative acknowledgement moves mark-delete back.",
         expected=("ACK-CUM-03",),
+        shown_by="acks-stale-cumulative",
         parts={"cursor": ObeysStaleAcks},
     ),
     Mutant(
@@ -257,6 +261,7 @@ MUTANTS = (
         side="broker",
         breaks="Mark-delete moves back by an entry when a consumer leaves.",
         expected=("C2",),
+        shown_by="acks-batch-small-queue",
         parts={"subscription": MovesMarkBack},
     ),
     Mutant(
@@ -265,6 +270,7 @@ MUTANTS = (
         side="broker",
         breaks="An individual acknowledgement takes every entry before it along.",
         expected=("C4",),
+        shown_by="acks-individual",
         parts={"cursor": IgnoresHoles},
     ),
     Mutant(
@@ -273,6 +279,7 @@ MUTANTS = (
         side="broker",
         breaks="Individual acknowledgements of some entries are not applied.",
         expected=("ACK-25",),
+        shown_by="acks-batch-cumulative-plain",
         parts={"cursor": LosesAcks},
     ),
     Mutant(
@@ -281,6 +288,7 @@ MUTANTS = (
         side="broker",
         breaks="A second partial acknowledgement of a batch undoes the first.",
         expected=("C7",),
+        shown_by="acks-batch-shared-stale-bits",
         parts={"cursor": ReplacesBits},
     ),
     Mutant(
@@ -289,6 +297,7 @@ MUTANTS = (
         side="broker",
         breaks="Acknowledging one message of a batch acknowledges all of it.",
         expected=("MARKDEL-03",),
+        shown_by="acks-batch-cumulative",
         parts={"cursor": AcksWholeBatch},
     ),
     Mutant(
@@ -297,6 +306,7 @@ MUTANTS = (
         side="broker",
         breaks="After a reconnect the first unacknowledged entry is not sent again.",
         expected=("DISPATCH-03",),
+        shown_by="acks-mixed",
         parts={"single_active": SkipsAfterRewind},
     ),
     Mutant(
@@ -305,6 +315,7 @@ MUTANTS = (
         side="broker",
         breaks="Entries below mark-delete are sent again after a rewind.",
         expected=("C5", "ACK-25"),
+        shown_by="acks-batch-cumulative-plain",
         parts={"single_active": ReplaysAcknowledged},
     ),
     Mutant(
@@ -313,6 +324,7 @@ MUTANTS = (
         side="broker",
         breaks="Two neighbouring entries are sent in the wrong order.",
         expected=("DISPATCH-02",),
+        shown_by="acks-batch-index",
         parts={"single_active": SwapsNeighbours},
     ),
     Mutant(
@@ -321,6 +333,7 @@ MUTANTS = (
         side="broker",
         breaks="A second consumer is let into an Exclusive subscription.",
         expected=("DISPATCH-01",),
+        shown_by="acks-second-exclusive-later",
         parts={"single_active": AdmitsSecondExclusive},
     ),
     Mutant(
@@ -329,6 +342,7 @@ MUTANTS = (
         side="broker",
         breaks="Messages are sent beyond the permits granted.",
         expected=("PERMIT-01",),
+        shown_by="acks-after-redelivery-request",
         parts={"permits": IgnoresPermits},
     ),
     Mutant(
@@ -337,6 +351,7 @@ MUTANTS = (
         side="broker",
         breaks="A consumer is sent other bytes under a message id than were published.",
         expected=("LEDGER-04",),
+        shown_by="acks-batch-small-queue",
         parts={"consumer": DeliversAnotherBody},
     ),
     Mutant(
@@ -345,6 +360,7 @@ MUTANTS = (
         side="broker",
         breaks="Messages are delivered with another publish time than they were published with.",
         expected=("DISPATCH-04",),
+        shown_by="acks-after-redelivery-request",
         parts={"consumer": ChangesPublishTime},
     ),
     Mutant(
@@ -353,6 +369,7 @@ MUTANTS = (
         side="broker",
         breaks="A batch is sent with a member marked as acknowledged that nobody acknowledged.",
         expected=("ACK-BATCH-01",),
+        shown_by="acks-batch-cumulative-plain",
         parts={"single_active": HidesFirstMember},
     ),
     Mutant(
@@ -361,6 +378,7 @@ MUTANTS = (
         side="broker",
         breaks="Some entries are never sent to a Shared subscription.",
         expected=("CONS-12",),
+        shown_by="acks-shared-departed",
         parts={"shared": SkipsEntries},
     ),
     Mutant(
@@ -369,6 +387,7 @@ MUTANTS = (
         side="broker",
         breaks="What a Shared consumer held when it left is not handed to the others.",
         expected=("UNACK-16",),
+        shown_by="acks-shared-departed",
         parts={"shared": ForgetsTheDeparted},
     ),
     Mutant(
@@ -377,6 +396,7 @@ MUTANTS = (
         side="broker",
         breaks="Entries of a Shared subscription are sent to two consumers.",
         expected=("DISP-02",),
+        shown_by="acks-same-consumer-id",
         parts={"shared": SendsToTwo},
     ),
     Mutant(
@@ -385,6 +405,7 @@ MUTANTS = (
         side="broker",
         breaks="Entries of one key go to several Key_Shared consumers at once.",
         expected=("KEYSHARED-01",),
+        shown_by="acks-key-shared-join",
         parts={"key_shared": SpreadsKeys},
     ),
     Mutant(
@@ -393,6 +414,7 @@ MUTANTS = (
         side="broker",
         breaks="A consumer is sent a message before it granted any permit.",
         expected=("FLOW-01",),
+        shown_by="acks-after-redelivery-request",
         parts={"permits": PushesBeforeFlow},
     ),
     Mutant(
@@ -401,6 +423,7 @@ MUTANTS = (
         side="broker",
         breaks="Batches take no permits, so more entries are sent than were granted.",
         expected=("FLOW-02",),
+        shown_by="acks-batch-small-queue",
         parts={"permits": ChargesBatchesNothing},
     ),
     Mutant(
@@ -409,6 +432,7 @@ MUTANTS = (
         side="broker",
         breaks="A piece of a chunked message is never sent to the consumer.",
         expected=("K8",),
+        shown_by="chunks-evicted",
         parts={"single_active": SkipsPieces},
     ),
     Mutant(
@@ -417,6 +441,7 @@ MUTANTS = (
         side="broker",
         breaks="Pieces of one chunked message go to different Shared consumers.",
         expected=("CHUNK-08",),
+        shown_by="chunks-shared",
         parts={"shared": SpreadsPieces},
     ),
     Mutant(
@@ -425,6 +450,7 @@ MUTANTS = (
         side="broker",
         breaks="The redelivery count stays 0 however often an entry is asked for again.",
         expected=("REDEL-02",),
+        shown_by="dead_letter-batch-acked-members",
         parts={"redelivery_counts": CountsNothing},
     ),
     Mutant(
@@ -433,6 +459,7 @@ MUTANTS = (
         side="broker",
         breaks="One REDELIVER raises the count by two.",
         expected=("Q1",),
+        shown_by="dead_letter-batch-acked-members",
         parts={"redelivery_counts": CountsDouble},
     ),
     Mutant(
@@ -441,6 +468,7 @@ MUTANTS = (
         side="broker",
         breaks="The first delivery already carries a redelivery count.",
         expected=("Q1",),
+        shown_by="dead_letter-batch-acked-members",
         parts={"redelivery_counts": StartsCountingAtOne},
     ),
     Mutant(
@@ -449,6 +477,7 @@ MUTANTS = (
         side="broker",
         breaks="What was negatively acknowledged never comes again.",
         expected=("REDEL-01",),
+        shown_by="dead_letter-nack-delay",
         parts={"shared": IgnoresRedeliver},
     ),
     Mutant(
@@ -457,6 +486,7 @@ MUTANTS = (
         side="broker",
         breaks="REDELIVER of one entry redelivers, and counts, everything the consumer holds.",
         expected=("UNACK-01",),
+        shown_by="dead_letter-unsettled",
         parts={"shared": RedeliversEverything},
     ),
     Mutant(
@@ -465,6 +495,7 @@ MUTANTS = (
         side="broker",
         breaks="An acknowledged entry is sent once more to a Shared consumer.",
         expected=("UNACK-01",),
+        shown_by="dead_letter-batch-acked-members",
         parts={"shared": SendsAcknowledgedAgain},
     ),
 )

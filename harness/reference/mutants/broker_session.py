@@ -52,7 +52,7 @@ class AnswersEveryAck(ConsumeService):
 class SeeksTooFar(ConsumeService):
     def _target(self, request: CommandSeek, topic: Topic) -> tuple[int, tuple[int, int] | None]:
         mark_delete, _ = super()._target(request, topic)
-        return min(mark_delete + 1, len(topic.ledgers) - 1), None
+        return min(mark_delete + 2, len(topic.ledgers) - 1), None
 
 
 class PushesAfterClose(ConsumeService):
@@ -86,6 +86,7 @@ MUTANTS = (
         side="broker",
         breaks="A lookup gets two answers.",
         expected=("LOOKUP-14",),
+        shown_by="receipts-async-burst",
         parts={"lookup": AnswersLookupsTwice},
     ),
     Mutant(
@@ -94,6 +95,7 @@ MUTANTS = (
         side="broker",
         breaks="A producer that gave its name is confirmed under another.",
         expected=("PROD-04",),
+        shown_by="receipts-async-burst",
         parts={"publish": RenamesProducers},
     ),
     Mutant(
@@ -102,6 +104,7 @@ MUTANTS = (
         side="broker",
         breaks="CLOSE_PRODUCER is not answered.",
         expected=("PCLOSE-05",),
+        shown_by="receipts-plain",
         parts={"publish": NeverConfirmsClose},
     ),
     Mutant(
@@ -110,6 +113,7 @@ MUTANTS = (
         side="broker",
         breaks="Bytes that are no frame are sent after a receipt.",
         expected=("META-01",),
+        shown_by="receipts-async-burst",
         parts={"producer": WritesGarbage},
     ),
     Mutant(
@@ -118,6 +122,7 @@ MUTANTS = (
         side="broker",
         breaks="A known duplicate is answered with an error instead of a receipt without a position.",
         expected=("DEDUP-01",),
+        shown_by="dedup-chunks-again",
         parts={"producer": RefusesDuplicates},
     ),
     Mutant(
@@ -126,14 +131,16 @@ MUTANTS = (
         side="broker",
         breaks="An acknowledgement that asks for no answer gets one.",
         expected=("ACK-IND-04",),
+        shown_by="acks-after-redelivery-request",
         parts={"consume": AnswersEveryAck},
     ),
     Mutant(
         name="broker-seeks-too-far",
         family="acks",
         side="broker",
-        breaks="After a seek the target itself is not sent.",
+        breaks="After a seek the target and the message behind it are not sent.",
         expected=("SEEK-04",),
+        shown_by="acks-seek-to-message",
         parts={"consume": SeeksTooFar},
     ),
     Mutant(
@@ -142,6 +149,7 @@ MUTANTS = (
         side="broker",
         breaks="A consumer whose close was confirmed is sent a message.",
         expected=("CCLOSE-01",),
+        shown_by="acks-after-redelivery-request",
         parts={"consume": PushesAfterClose},
     ),
     Mutant(
@@ -150,6 +158,7 @@ MUTANTS = (
         side="broker",
         breaks="A consumer whose unsubscribe was confirmed is sent a message.",
         expected=("UNSUB-07",),
+        shown_by="acks-unsubscribe-in-a-burst",
         parts={"consume": PushesAfterUnsubscribe},
     ),
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from harness.reference.broker import answers
 from harness.reference.broker.dedup import DedupMarks, Judgement
 from harness.reference.broker.ledger import LedgerChain
 from harness.reference.broker.producer import Producer
 from harness.reference.broker.stored_entry import StoredEntry
 from harness.reference.broker.topic import Publication, Topic
 from harness.reference.mutants.mutant import Mutant
+from harness.wire.frame import Frame, encode
 from harness.wire.pulsar_pb2 import MessageMetadata
 
 
@@ -63,22 +65,24 @@ class NeverDecides(DedupMarks):
 class JudgesBatchesByHighest(Topic):
     def publish(self, producer: Producer, publication: Publication) -> None:
         last = publication.last_sequence_id
-        if self.dedup_enabled and self.dedup.judge(producer.name, last) is Judgement.FRESH:
+        fresh = self.dedup.judge(producer.name, last) is Judgement.FRESH
+        if self.dedup_enabled and fresh and publication.num_messages > 1:
             self.dedup.push(producer.name, last)
             self._write(producer, publication)
             return
         super().publish(producer, publication)
 
 
-class StoresAnotherBody(Topic):
-    """Every fourth message is stored with the bytes of the one before it."""
-
-    _last: Publication | None = None
+class SpoilsWhatItStores(Topic):
+    """Every fourth plain message is stored with its last byte changed, and a checksum that fits."""
 
     def _write(self, producer: Producer, publication: Publication) -> None:
-        last, self._last = self._last, publication
-        if last is not None and publication.sequence_id % 4 == 3:
-            publication = replace(publication, payload=last.payload, body=last.body)
+        plain = not publication.metadata.compression and publication.num_messages == 1
+        if plain and publication.payload and publication.sequence_id % 4 == 3:
+            payload = publication.payload[:-1] + bytes([publication.payload[-1] ^ 1])
+            raw = encode(Frame(answers.ping(), publication.metadata, payload))
+            body = raw[8 + int.from_bytes(raw[4:8], "big") :]
+            publication = replace(publication, payload=payload, body=body)
         super()._write(producer, publication)
 
 
@@ -186,6 +190,7 @@ MUTANTS = (
         side="broker",
         breaks="A sequence id that is persisted already is stored again.",
         expected=("DEDUP-01",),
+        shown_by="dedup-again",
         parts={"dedup": StoresDuplicates},
     ),
     Mutant(
@@ -194,6 +199,7 @@ MUTANTS = (
         side="broker",
         breaks="Deduplication marks are gone when a producer comes back under its name.",
         expected=("DEDUP-04",),
+        shown_by="dedup-automatic-ids",
         parts={"topic": ForgetsOnReconnect},
     ),
     Mutant(
@@ -202,6 +208,7 @@ MUTANTS = (
         side="broker",
         breaks="An id after a gap is answered as a duplicate and lost.",
         expected=("DEDUP-03",),
+        shown_by="dedup-gaps",
         parts={"dedup": TakesGapsForDuplicates},
     ),
     Mutant(
@@ -210,6 +217,7 @@ MUTANTS = (
         side="broker",
         breaks="PRODUCER_SUCCESS names a last sequence id below one that was confirmed.",
         expected=("DEDUP-07",),
+        shown_by="dedup-automatic-ids",
         parts={"dedup": ReportsLastIdTooLow},
     ),
     Mutant(
@@ -218,6 +226,7 @@ MUTANTS = (
         side="broker",
         breaks="PRODUCER_SUCCESS names a last sequence id that was never sent.",
         expected=("D1.8",),
+        shown_by="dedup-again",
         parts={"dedup": ReportsLastIdTooHigh},
     ),
     Mutant(
@@ -226,6 +235,7 @@ MUTANTS = (
         side="broker",
         breaks="Pieces of one chunked message are taken for duplicates of its first.",
         expected=("DEDUP-08",),
+        shown_by="dedup-chunks-again",
         parts={"dedup": JudgesEveryPiece},
     ),
     Mutant(
@@ -234,6 +244,7 @@ MUTANTS = (
         side="broker",
         breaks="One SEND leaves two entries.",
         expected=("D1.1",),
+        shown_by="dedup-again",
         parts={"topic": StoresTwice},
     ),
     Mutant(
@@ -242,6 +253,7 @@ MUTANTS = (
         side="broker",
         breaks="A fresh id is answered as a duplicate and not stored.",
         expected=("D1.4",),
+        shown_by="dedup-again",
         parts={"topic": AnswersFreshAsDuplicate},
     ),
     Mutant(
@@ -250,6 +262,7 @@ MUTANTS = (
         side="broker",
         breaks="Repeated ids are dropped although deduplication is off.",
         expected=("DEDUP-09",),
+        shown_by="dedup-off",
         parts={"topic": StoresWithDedupOffOnlyOnce},
     ),
     Mutant(
@@ -258,6 +271,7 @@ MUTANTS = (
         side="broker",
         breaks="A repeat that comes while its first transmission is being stored is stored as well.",
         expected=("DEDUP-02",),
+        shown_by="dedup-repeat-in-flight",
         parts={"dedup": StoresWhatItIsStoring},
     ),
     Mutant(
@@ -266,6 +280,7 @@ MUTANTS = (
         side="broker",
         breaks="A repeat is refused as undecided for ever, although its first transmission is stored.",
         expected=("D1.7",),
+        shown_by="dedup-repeat-patient",
         parts={"dedup": NeverDecides},
     ),
     Mutant(
@@ -274,15 +289,17 @@ MUTANTS = (
         side="broker",
         breaks="A batch that begins with a known id is stored because it ends with a fresh one.",
         expected=("DEDUP-05",),
+        shown_by="dedup-batch-begins-known",
         parts={"topic": JudgesBatchesByHighest},
     ),
     Mutant(
-        name="broker-stores-another-body",
+        name="broker-spoils-what-it-stores",
         family="dedup",
         side="broker",
-        breaks="Some messages are stored with the content of the message before them.",
+        breaks="Some messages are stored with a content that nobody sent.",
         expected=("D1.2",),
-        parts={"topic": StoresAnotherBody},
+        shown_by="dedup-again",
+        parts={"topic": SpoilsWhatItStores},
     ),
     Mutant(
         name="broker-gives-producers-ledgers",
@@ -290,6 +307,7 @@ MUTANTS = (
         side="broker",
         breaks="Each producer writes to a ledger of its own: what was sent later may be stored at a lower position.",
         expected=("O5",),
+        shown_by="receipts-batching",
         parts={"topic": LedgerForEachProducer},
     ),
     Mutant(
@@ -298,6 +316,7 @@ MUTANTS = (
         side="broker",
         breaks="A receipt is sent for an entry that does not exist.",
         expected=("RECEIPT-05",),
+        shown_by="receipts-async-burst",
         parts={"topic": ConfirmsWithoutStoring},
     ),
     Mutant(
@@ -306,6 +325,7 @@ MUTANTS = (
         side="broker",
         breaks="A receipt is overtaken by the receipt of a later SEND.",
         expected=("O2",),
+        shown_by="receipts-async-burst",
         parts={"producer": HoldsReceiptsBack},
     ),
     Mutant(
@@ -314,6 +334,7 @@ MUTANTS = (
         side="broker",
         breaks="One SEND is answered by two receipts.",
         expected=("O1",),
+        shown_by="receipts-async-burst",
         parts={"producer": AnswersTwice},
     ),
     Mutant(
@@ -322,6 +343,7 @@ MUTANTS = (
         side="broker",
         breaks="The receipt's message id is not where the message is stored.",
         expected=("LEDGER-04",),
+        shown_by="receipts-async-burst",
         parts={"producer": NamesTheNextEntry},
     ),
     Mutant(
@@ -330,6 +352,7 @@ MUTANTS = (
         side="broker",
         breaks="A SEND that was stored is never answered on a connection that lives.",
         expected=("RECEIPT-01",),
+        shown_by="receipts-async-burst",
         parts={"producer": SwallowsReceipts},
     ),
     Mutant(
@@ -338,6 +361,7 @@ MUTANTS = (
         side="broker",
         breaks="A receipt names a sequence id that was never sent.",
         expected=("O1",),
+        shown_by="receipts-async-burst",
         parts={"producer": AnswersAnotherSequenceId},
     ),
     Mutant(
@@ -346,6 +370,7 @@ MUTANTS = (
         side="broker",
         breaks="Entry ids within a ledger are not dense.",
         expected=("LEDGER-01",),
+        shown_by="receipts-async-burst",
         parts={"ledgers": LeavesHolesInLedgers},
     ),
     Mutant(
@@ -354,6 +379,7 @@ MUTANTS = (
         side="broker",
         breaks="A ledger opened later has a smaller id, so positions no longer follow the order of appends.",
         expected=("LEDGER-03",),
+        shown_by="receipts-async-burst",
         parts={"ledgers": GrowsLedgerIdsDownwards},
     ),
 )

@@ -33,8 +33,11 @@ class AcksLastPieceOnly(ChunkAssembler):
 
 
 class NeverExpires(ChunkAssembler):
-    def is_expired(self, since: int, now: int) -> bool:
-        return False
+    def deadline(self) -> int | None:
+        return None
+
+    def take_expired(self, now: int) -> list[Position]:
+        return []
 
 
 class ExpiresTooEarly(ChunkAssembler):
@@ -150,6 +153,7 @@ MUTANTS = (
         side="client",
         breaks="The application gets a chunked message before its last piece.",
         expected=("K1",),
+        shown_by="chunks-begun-in-the-middle",
         parts={"chunk_assembler": DeliversParts},
     ),
     Mutant(
@@ -158,6 +162,7 @@ MUTANTS = (
         side="client",
         breaks="Acknowledging a chunked message names its last piece only.",
         expected=("CHUNK-10",),
+        shown_by="chunks-evicted",
         parts={"chunk_assembler": AcksLastPieceOnly},
     ),
     Mutant(
@@ -166,6 +171,7 @@ MUTANTS = (
         side="client",
         breaks="Pieces that can never be completed are kept for ever.",
         expected=("CHUNK-EXP-01",),
+        shown_by="chunks-orphan-before-success",
         parts={"chunk_assembler": NeverExpires},
     ),
     Mutant(
@@ -174,6 +180,7 @@ MUTANTS = (
         side="client",
         breaks="Incomplete messages are given up before their time.",
         expected=("K5",),
+        shown_by="chunks-delivery-torn",
         parts={"chunk_assembler": ExpiresTooEarly},
     ),
     Mutant(
@@ -182,6 +189,7 @@ MUTANTS = (
         side="client",
         breaks="A piece that came twice spoils the message.",
         expected=("CHUNK-07",),
+        shown_by="chunks-repeated-pieces",
         parts={"chunk_assembler": AppendsRepeatedPieces},
     ),
     Mutant(
@@ -190,6 +198,7 @@ MUTANTS = (
         side="client",
         breaks="The second piece of a chunked message is put together wrongly.",
         expected=("K2",),
+        shown_by="chunks-begun-in-the-middle",
         parts={"chunk_assembler": SpoilsSecondPieces},
     ),
     Mutant(
@@ -198,6 +207,7 @@ MUTANTS = (
         side="client",
         breaks="A chunked message is shorter than its pieces together.",
         expected=("CHUNK-06",),
+        shown_by="chunks-begun-in-the-middle",
         parts={"chunk_assembler": LosesLastByte},
     ),
     Mutant(
@@ -206,6 +216,7 @@ MUTANTS = (
         side="client",
         breaks="Some complete chunked messages never reach the application.",
         expected=("K4",),
+        shown_by="chunks-interleaved",
         parts={"chunk_assembler": NeverDelivers},
     ),
     Mutant(
@@ -214,6 +225,7 @@ MUTANTS = (
         side="client",
         breaks="Pieces that were sent again are acknowledged once only.",
         expected=("K7",),
+        shown_by="chunks-repeated-pieces",
         parts={"chunk_assembler": ForgetsSuperseded},
     ),
     Mutant(
@@ -222,6 +234,7 @@ MUTANTS = (
         side="client",
         breaks="A piece that fits nowhere stops all later chunked messages.",
         expected=("CHUNK-09",),
+        shown_by="chunks-begun-in-the-middle",
         parts={"chunk_assembler": StopsAtStrayPieces},
     ),
     Mutant(
@@ -230,6 +243,7 @@ MUTANTS = (
         side="client",
         breaks="Once a chunked message was completed, orphans are kept for ever.",
         expected=("CHUNK-EXP-02",),
+        shown_by="chunks-orphan-after-success",
         parts={"chunk_assembler": ExpiresNothingAfterSuccess},
     ),
     Mutant(
@@ -238,6 +252,7 @@ MUTANTS = (
         side="client",
         breaks="A message whose pieces come slowly, but in time, is given up.",
         expected=("CHUNK-EXP-03",),
+        shown_by="chunks-slow-in-time",
         parts={"chunk_assembler": ExpiresAtHalfTime},
     ),
     Mutant(
@@ -246,6 +261,7 @@ MUTANTS = (
         side="client",
         breaks="Pieces pushed out by newer messages are not acknowledged although that was asked for.",
         expected=("CHUNK-EXP-04",),
+        shown_by="chunks-evicted",
         parts={"chunk_assembler": LeavesEvicted},
     ),
     Mutant(
@@ -254,6 +270,7 @@ MUTANTS = (
         side="client",
         breaks="A chunked message is handed out twice although it arrived once.",
         expected=("K3",),
+        shown_by="chunks-begun-in-the-middle",
         parts={"consumer": DeliversTwice},
     ),
     Mutant(
@@ -262,6 +279,7 @@ MUTANTS = (
         side="client",
         breaks="Permits of the pieces of a chunked message are not given back.",
         expected=("FLOW-04",),
+        shown_by="chunks-shared",
         parts={"consumer": KeepsPermitsOfPieces},
     ),
     Mutant(
@@ -270,6 +288,7 @@ MUTANTS = (
         side="client",
         breaks="A chunked send tells its last piece as its first.",
         expected=("CHUNK-05",),
+        shown_by="chunks-begun-in-the-middle",
         parts={"producer": TellsLastAsFirst},
     ),
 )

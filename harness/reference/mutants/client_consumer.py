@@ -125,6 +125,12 @@ class ChangesPayloads(_Retells):
         return replace(delivery, payload=delivery.payload + b"!")
 
 
+class TellsIdsThatNeverCame(_Retells):
+    def _retold(self, delivery: Delivery) -> Delivery:
+        position = delivery.position
+        return replace(delivery, position=Position(position.ledger, position.entry + 1_000_000))
+
+
 class TellsOneIdForAll(_Retells):
     def _retold(self, delivery: Delivery) -> Delivery:
         return replace(delivery, position=Position(delivery.position.ledger, 1_000_000))
@@ -188,6 +194,16 @@ class CopiesWithoutOrigin(DeadLetters):
         return dict(delivery.properties)
 
 
+class RemembersFirstDeliveries(Consumer):
+    """What is copied is what arrived first, whatever was acknowledged since."""
+
+    def _deliver(self, position: Position, deliveries: list[Delivery], redelivery_count: int) -> None:
+        first = self.__dict__.setdefault("_first", {}).setdefault(position, deliveries)
+        super()._deliver(position, deliveries, redelivery_count)
+        if self._dead is not None and self._dead.is_candidate(position):
+            self._dead.arrived(position, first)
+
+
 class CopiesAcknowledgedMembers(DeadLetters):
     def start_transfer(self, position: Position, acked: set[int]) -> list[Delivery]:
         return super().start_transfer(position, set())
@@ -206,6 +222,7 @@ MUTANTS = (
         side="client",
         breaks="An older cumulative acknowledgement is sent after a newer one.",
         expected=("C1",),
+        shown_by="acks-repeated",
         parts={"ack_tracker": AcksInOrderOfCalls},
     ),
     Mutant(
@@ -214,6 +231,7 @@ MUTANTS = (
         side="client",
         breaks="The last acknowledgement of a group is never sent.",
         expected=("ACK-IND-01",),
+        shown_by="acks-failover-lost-link",
         parts={"ack_tracker": DropsAcks},
     ),
     Mutant(
@@ -222,6 +240,7 @@ MUTANTS = (
         side="client",
         breaks="Acknowledging one message of a batch acknowledges the entry.",
         expected=("ACK-BATCH-02",),
+        shown_by="acks-batch-cumulative",
         parts={"ack_tracker": AcksBatchAtFirstMember},
     ),
     Mutant(
@@ -230,6 +249,7 @@ MUTANTS = (
         side="client",
         breaks="A cumulative acknowledgement inside a batch takes the rest of the batch along.",
         expected=("ACK-CUM-06",),
+        shown_by="acks-batch-cumulative-plain",
         parts={"ack_tracker": CoversWholeBatch},
     ),
     Mutant(
@@ -238,6 +258,7 @@ MUTANTS = (
         side="client",
         breaks="A cumulative acknowledgement that was lost is hidden from the application and never sent again.",
         expected=("ACK-CUM-05",),
+        shown_by="acks-lost-cumulative",
         parts={"ack_tracker": NeverSendsAgain},
     ),
     Mutant(
@@ -246,6 +267,7 @@ MUTANTS = (
         side="client",
         breaks="The opening grant is larger than the receiver queue.",
         expected=("PERMIT-02",),
+        shown_by="acks-after-redelivery-request",
         parts={"permits": GrantsTwice},
     ),
     Mutant(
@@ -254,6 +276,7 @@ MUTANTS = (
         side="client",
         breaks="Permits of consumed messages are not all given back.",
         expected=("PERMIT-05",),
+        shown_by="acks-shared-two",
         parts={"permits": KeepsPermits},
     ),
     Mutant(
@@ -262,6 +285,7 @@ MUTANTS = (
         side="client",
         breaks="The application receives messages in another order than the broker sent them.",
         expected=("RECV-01",),
+        shown_by="acks-batch-cumulative-plain",
         parts={"receive_queue": NewestFirst},
     ),
     Mutant(
@@ -270,6 +294,7 @@ MUTANTS = (
         side="client",
         breaks="Members of a batch that the broker marks as acknowledged reach the application.",
         expected=("BIDX-01",),
+        shown_by="acks-batch-cumulative",
         parts={"batch_splitter": DeliversAcknowledgedMembers},
     ),
     Mutant(
@@ -278,6 +303,7 @@ MUTANTS = (
         side="client",
         breaks="Some negative acknowledgements never become a redelivery request.",
         expected=("REDEL-01",),
+        shown_by="dead_letter-nack-delay",
         parts={"negative_acks": LosesNacks},
     ),
     Mutant(
@@ -286,6 +312,7 @@ MUTANTS = (
         side="client",
         breaks="Redelivery is asked for before the delay has passed.",
         expected=("REDEL-01",),
+        shown_by="dead_letter-nack-delay",
         parts={"negative_acks": AsksAtOnce},
     ),
     Mutant(
@@ -294,6 +321,7 @@ MUTANTS = (
         side="client",
         breaks="A message is dead-lettered one redelivery too early.",
         expected=("Q3",),
+        shown_by="dead_letter-batch-acked-members",
         parts={"dead_letters": GivesUpTooEarly},
     ),
     Mutant(
@@ -302,6 +330,7 @@ MUTANTS = (
         side="client",
         breaks="The application sees a message more often than the policy allows.",
         expected=("Q2",),
+        shown_by="dead_letter-batch-acked-members",
         parts={"dead_letters": GivesUpTooLate},
     ),
     Mutant(
@@ -310,6 +339,7 @@ MUTANTS = (
         side="client",
         breaks="An exhausted message is not copied to the dead-letter topic.",
         expected=("Q4",),
+        shown_by="dead_letter-batch-acked-members",
         parts={"dead_letters": DropsInsteadOfCopying},
     ),
     Mutant(
@@ -318,6 +348,7 @@ MUTANTS = (
         side="client",
         breaks="An exhausted message is copied twice.",
         expected=("Q6",),
+        shown_by="dead_letter-batch-acked-members",
         parts={"dead_letters": CopiesTwice},
     ),
     Mutant(
@@ -326,6 +357,7 @@ MUTANTS = (
         side="client",
         breaks="The copy lacks the original's properties.",
         expected=("Q7",),
+        shown_by="dead_letter-properties",
         parts={"dead_letters": CopiesWithoutProperties},
     ),
     Mutant(
@@ -334,6 +366,7 @@ MUTANTS = (
         side="client",
         breaks="The source is acknowledged before its copy is confirmed.",
         expected=("Q5",),
+        shown_by="dead_letter-batch-acked-members",
         parts={"consumer": AcksBeforeTheCopy},
     ),
     Mutant(
@@ -342,6 +375,7 @@ MUTANTS = (
         side="client",
         breaks="The copy does not say where it comes from.",
         expected=("DLQ-02",),
+        shown_by="dead_letter-batch-acked-members",
         parts={"dead_letters": CopiesWithoutOrigin},
     ),
     Mutant(
@@ -350,7 +384,8 @@ MUTANTS = (
         side="client",
         breaks="Members of a batch that were acknowledged are copied to the dead-letter topic.",
         expected=("DLQ-03",),
-        parts={"dead_letters": CopiesAcknowledgedMembers},
+        shown_by="dead_letter-batch-acked-members",
+        parts={"consumer": RemembersFirstDeliveries, "dead_letters": CopiesAcknowledgedMembers},
     ),
     Mutant(
         name="client-tells-another-count",
@@ -358,6 +393,7 @@ MUTANTS = (
         side="client",
         breaks="The application is told another redelivery count than the broker sent.",
         expected=("RECV-06",),
+        shown_by="dead_letter-batch-acked-members",
         parts={"consumer": TellsAnotherCount},
     ),
     Mutant(
@@ -366,6 +402,7 @@ MUTANTS = (
         side="client",
         breaks="Each message consumed is given back by a FLOW of its own.",
         expected=("PERMIT-04",),
+        shown_by="acks-after-redelivery-request",
         parts={"permits": GrantsForEveryMessage},
     ),
     Mutant(
@@ -374,6 +411,7 @@ MUTANTS = (
         side="client",
         breaks="After a reconnect the opening grant holds permits owed on the connection before.",
         expected=("PERMIT-07",),
+        shown_by="acks-batch-cut",
         parts={"permits": OwesFromBefore},
     ),
     Mutant(
@@ -382,6 +420,7 @@ MUTANTS = (
         side="client",
         breaks="An individual acknowledgement names the next message too.",
         expected=("ACK-IND-03",),
+        shown_by="acks-after-redelivery-request",
         parts={"ack_tracker": AcksTheNeighbour},
     ),
     Mutant(
@@ -390,6 +429,7 @@ MUTANTS = (
         side="client",
         breaks="A cumulative acknowledgement names the message after the one it was called for.",
         expected=("ACK-CUM-02",),
+        shown_by="acks-cumulative",
         parts={"ack_tracker": AcksBeyondTheCall},
     ),
     Mutant(
@@ -398,6 +438,7 @@ MUTANTS = (
         side="client",
         breaks="A cumulative acknowledgement is sent for a Shared subscription.",
         expected=("ACK-CUM-04",),
+        shown_by="acks-cumulative-on-shared",
         parts={"consumer": AcksCumulativelyOnShared},
     ),
     Mutant(
@@ -406,14 +447,16 @@ MUTANTS = (
         side="client",
         breaks="Acknowledgements that wait for their group time are forgotten by close.",
         expected=("CCLOSE-02",),
+        shown_by="acks-crossing-ledgers",
         parts={"consumer": ClosesBeforeAcks},
     ),
     Mutant(
         name="client-changes-payloads",
         family="acks",
         side="client",
-        breaks="The application receives other bytes than a frame brought.",
-        expected=("RECV-02",),
+        breaks="The application receives other bytes under an id than were published there.",
+        expected=("LEDGER-04",),
+        shown_by="acks-after-redelivery-request",
         parts={"consumer": ChangesPayloads},
     ),
     Mutant(
@@ -422,6 +465,16 @@ MUTANTS = (
         side="client",
         breaks="The application is told of different messages under one id.",
         expected=("LEDGER-04",),
+        shown_by="acks-after-redelivery-request",
         parts={"consumer": TellsOneIdForAll},
+    ),
+    Mutant(
+        name="client-tells-ids-that-never-came",
+        family="acks",
+        side="client",
+        breaks="The application receives messages under ids that no frame brought.",
+        expected=("RECV-02",),
+        shown_by="acks-after-redelivery-request",
+        parts={"consumer": TellsIdsThatNeverCame},
     ),
 )

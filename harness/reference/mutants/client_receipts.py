@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.reference.client.failure import Failure, from_broker
+from harness.reference.client.failure import Failure
 from harness.reference.client.outgoing import Outgoing, PendingSend
 from harness.reference.client.pending_queue import PendingQueue, Verdict
 from harness.reference.client.producer import Producer
@@ -88,22 +88,10 @@ class FailsWhatIsOpen(Producer):
         super().connection_lost(failure)
 
 
-class ShowsTransientErrors(Producer):
-    def _send_error(self, sequence_id: int, error: int, text: str) -> None:
-        pending = self._pending.named_by_error(sequence_id)
-        if pending is None:
-            super()._send_error(sequence_id, error, text)
-        else:
-            self._drop(pending, from_broker(error, text))
-
-
 class TimesOutNewestOnly(Producer):
-    def _fail_everything(self, failure: Failure) -> None:
-        if failure.kind != "timeout" or len(self._pending) < 2:
-            super()._fail_everything(failure)
-            return
-        newest = list(self._pending)[-1]
-        self._drop(newest, failure)
+    def _send_timer_due(self) -> None:
+        for newest in list(self._pending)[-1:]:
+            self._drop(newest, self._send_timeout_failure())
 
 
 MUTANTS = (
@@ -113,6 +101,7 @@ MUTANTS = (
         side="client",
         breaks="A send succeeds before its receipt.",
         expected=("RCPT-01",),
+        shown_by="receipts-async-burst",
         parts={"producer": ConfirmsAtOnce},
     ),
     Mutant(
@@ -121,6 +110,7 @@ MUTANTS = (
         side="client",
         breaks="A duplicate receipt that overtook others completes another message.",
         expected=("RCPT-01",),
+        shown_by="dedup-overtaking",
         parts={"producer": TakesEarlyDuplicates},
     ),
     Mutant(
@@ -129,14 +119,16 @@ MUTANTS = (
         side="client",
         breaks="Any receipt completes the oldest waiting message.",
         expected=("RCPT-01",),
+        shown_by="receipts-late-receipt-of-higher-id",
         parts={"pending_queue": TakesAnyReceipt},
     ),
     Mutant(
         name="client-ignores-future-receipts",
-        family="dedup",
+        family="receipts",
         side="client",
         breaks="A receipt from the future does not make the client start over.",
         expected=("RCPT-02",),
+        shown_by="receipts-late-receipt-of-higher-id",
         parts={"producer": IgnoresFutureReceipts},
     ),
     Mutant(
@@ -145,6 +137,7 @@ MUTANTS = (
         side="client",
         breaks="A receipt for a message that is settled already costs the connection.",
         expected=("RCPT-03",),
+        shown_by="receipts-late-receipts",
         parts={"pending_queue": DropsConnectionOnStale},
     ),
     Mutant(
@@ -153,6 +146,7 @@ MUTANTS = (
         side="client",
         breaks="A receipt without a position is told as a failure.",
         expected=("RCPT-05",),
+        shown_by="dedup-again",
         parts={"producer": FailsDuplicates},
     ),
     Mutant(
@@ -161,6 +155,7 @@ MUTANTS = (
         side="client",
         breaks="Sends succeed in another order than they were made.",
         expected=("O4",),
+        shown_by="receipts-async-burst",
         parts={"producer": TellsOutOfOrder},
     ),
     Mutant(
@@ -169,6 +164,7 @@ MUTANTS = (
         side="client",
         breaks="All members of a batch are told the same batch index.",
         expected=("BATCH-04",),
+        shown_by="receipts-batching",
         parts={"producer": NumbersMembersAlike},
     ),
     Mutant(
@@ -177,15 +173,8 @@ MUTANTS = (
         side="client",
         breaks="A send whose connection was lost is reported as certainly not done.",
         expected=("O7",),
+        shown_by="receipts-block-if-full",
         parts={"producer": FailsWhatIsOpen},
-    ),
-    Mutant(
-        name="client-shows-transient-errors",
-        family="dedup",
-        side="client",
-        breaks="A PersistenceError reaches the application instead of being tried again.",
-        expected=("RECEIPT-06",),
-        parts={"producer": ShowsTransientErrors},
     ),
     Mutant(
         name="client-times-out-newest-only",
@@ -193,6 +182,7 @@ MUTANTS = (
         side="client",
         breaks="A send timeout ends the newest send, and older ones may still succeed.",
         expected=("SEND-03",),
+        shown_by="receipts-late-receipts",
         parts={"producer": TimesOutNewestOnly},
     ),
 )

@@ -60,14 +60,6 @@ class StaysAwayWhenLost(Consumer):
 
 
 class KeepsWhatItHadBeforeTheSeek(Consumer):
-    def register(self, connection: Connection, timeout: int) -> None:
-        kept = []
-        while self._seek is not None and (delivery := self._queue.take()) is not None:
-            kept.append(delivery)
-        super().register(connection, timeout)
-        for delivery in kept:
-            self._queue.put(delivery)
-
     def _sought(self) -> None:
         seek, self._seek = self._seek, None
         if seek is not None:
@@ -91,6 +83,7 @@ MUTANTS = (
         side="client",
         breaks="A consumer grants permits before its subscription is confirmed.",
         expected=("ACK-27",),
+        shown_by="acks-after-redelivery-request",
         parts={"consumer": GrantsBeforeSubscribed},
     ),
     Mutant(
@@ -99,6 +92,7 @@ MUTANTS = (
         side="client",
         breaks="All requests of consumers have the same request id.",
         expected=("CONS-01",),
+        shown_by="acks-after-redelivery-request",
         parts={"consumer": NumbersRequestsAlike},
     ),
     Mutant(
@@ -107,6 +101,7 @@ MUTANTS = (
         side="client",
         breaks="A consumer that the broker closed does not come back.",
         expected=("CONS-16",),
+        shown_by="acks-seek-by-time",
         parts={"consumer": StaysAwayWhenClosed},
     ),
     Mutant(
@@ -115,6 +110,7 @@ MUTANTS = (
         side="client",
         breaks="A consumer that lost its connection does not come back.",
         expected=("CONS-07",),
+        shown_by="acks-failover-lost-link",
         parts={"consumer": StaysAwayWhenLost},
     ),
     Mutant(
@@ -123,6 +119,7 @@ MUTANTS = (
         side="client",
         breaks="Messages from before a seek are received after it.",
         expected=("SEEK-06",),
+        shown_by="acks-seek-to-message",
         parts={"consumer": KeepsWhatItHadBeforeTheSeek},
     ),
     Mutant(
@@ -131,6 +128,7 @@ MUTANTS = (
         side="client",
         breaks="A consumer that was closed sends a frame later.",
         expected=("CCLOSE-08",),
+        shown_by="acks-failover-takeover",
         parts={"consumer": GrantsAfterClose},
     ),
 )

@@ -21,5 +21,5 @@ class Mutant:
     side: Literal["broker", "client"]
     breaks: str
     expected: tuple[str, ...]
-    shown_by: str = ""
+    shown_by: str
     parts: dict[str, Any] = field(default_factory=dict)
