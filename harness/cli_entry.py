@@ -7,21 +7,19 @@ import signal
 import sys
 
 from harness.cli_interrupt import interruptible
-from harness.cli_streams import prepare_streams
 
 INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> None:
     """Run the command line; leaves with its exit code."""
-    interruptible()
-    prepare_streams()
-    code = _run()
     try:
-        sys.stdout.flush()
-    except OSError as error:
-        # It would fail once more, with a traceback, when Python closes down.
-        os._exit(code or _cannot_write(error))
+        interruptible()
+        code = _run()
+    except KeyboardInterrupt:
+        # Outside any command: there is nothing to end and nothing to tell.
+        os.write(2, b"starquake: interrupted\n")
+        os._exit(INTERRUPTED)
     if code == INTERRUPTED:
         # A thread may still be inside a call that cannot be ended, as building Toxiproxy: it is not waited for.
         os._exit(code)
@@ -29,19 +27,24 @@ def main() -> None:
 
 
 def _run() -> int:
+    from harness.cli_streams import prepare_streams
+
+    prepare_streams()
+    code = 0
     try:
         from harness.cli import app
 
         app()
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
-    except KeyboardInterrupt:
-        # Nothing of a command has begun: there is nothing to end and nothing to tell.
-        sys.stderr.write("starquake: interrupted\n")
-        return INTERRUPTED
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except OSError as error:
-        return _cannot_write(error)
-    return 0
+        code = _cannot_write(error)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # It would fail once more, with a traceback, when Python closes down.
+        os._exit(code or _cannot_write(error))
+    return code
 
 
 def _cannot_write(error: OSError) -> int:
