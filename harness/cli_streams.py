@@ -45,4 +45,6 @@ class _Patient(io.FileIO):
 def _text(raw: io.FileIO, before: TextIO | None) -> io.TextIOWrapper:
     encoding = None if before is None else before.encoding
     # A name with bytes that are no text must be shown somehow; it must not end a command.
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=raw.fileno() == 2 or raw.isatty())
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=raw.fileno() == 2 or raw.isatty()
+    )

@@ -8,7 +8,7 @@ from hypothesis.stateful import initialize, rule
 from properties.machine import FamilyMachine
 
 NACK_DELAY_MS = 100
-QUIET_MS = 4 * NACK_DELAY_MS
+QUIET_MS = 8 * NACK_DELAY_MS
 """Enough for what was rejected to come again and to be copied, a reconnect included."""
 
 

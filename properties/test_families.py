@@ -47,7 +47,8 @@ class Policy:
     def conclude(self, plan: Plan, outcome: Outcome) -> None:
         """Fail with everything a reader needs: rule broken, witness events, and the plan that led there."""
         if fresh := self.failures(outcome):
-            pytest.fail(_told(plan, outcome, fresh), pytrace=False)
+            # No pytest.fail: Hypothesis takes what is no Exception for an interruption of its own.
+            raise AssertionError(_told(plan, outcome, fresh))
 
     def _known(self, anomaly: Anomaly) -> bool:
         for entry in self.known:

@@ -23,6 +23,9 @@ SEND_TIMEOUT_MS = 3_000
 OPERATION_TIMEOUT_MS = 5_000
 DRAIN_LIMIT_MESSAGES = 20_000
 
+NACK_SLACK_MS = 400
+"""Clients look at their negative acks a few times a second only, and a dead letter needs a producer made for it."""
+
 FAILOVER_SILENCE_MS = 1_500
 """A broker lets a new active consumer wait (a second by default) so that acks of the former one can land."""
 
@@ -178,7 +181,7 @@ class Driver:
         if consumer.type == "failover":
             idle = FAILOVER_SILENCE_MS
         if consumer.pending_nacks:
-            idle = max(idle, int(consumer.options.get("nack_delay_ms", 60_000)) * 2)
+            idle = max(idle, int(consumer.options.get("nack_delay_ms", 60_000)) * 2 + NACK_SLACK_MS)
         return max(idle, int(consumer.options.get("ack_timeout_ms") or 0) * 2)
 
     def close_everything(self) -> Script:
