@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from harness.reference.broker import answers
+from harness.reference.broker.breach import ProtocolBreach
 from harness.reference.broker.connection import Connection
 from harness.reference.broker.consume import ConsumeService
+from harness.reference.broker.consumer import Consumer
 from harness.reference.broker.lookup import LookupService
 from harness.reference.broker.producer import Producer
 from harness.reference.broker.publish import PublishService
 from harness.reference.broker.topic import Topic
 from harness.reference.mutants.mutant import Mutant
 from harness.wire.frame import Frame
-from harness.wire.pulsar_pb2 import BaseCommand, CommandProducer, CommandSeek
+from harness.wire.pulsar_pb2 import BaseCommand, CommandProducer, CommandSeek, CommandSubscribe
 
 
 class AnswersLookupsTwice(LookupService):
@@ -47,6 +49,16 @@ class AnswersEveryAck(ConsumeService):
             command.ackResponse.consumer_id = frame.command.ack.consumer_id
             command.ackResponse.request_id = 1_000_000
             connection.send(command)
+
+
+class DropsConnectionOverSeek(ConsumeService):
+    def seek(self, connection: Connection, frame: Frame) -> None:
+        raise ProtocolBreach("a seek")
+
+
+class DropsConnectionOverSecondExclusive(ConsumeService):
+    def _question(self, holder: Consumer, connection: Connection, request: CommandSubscribe, topic: Topic) -> None:
+        raise ProtocolBreach("a second exclusive consumer")
 
 
 class SeeksTooFar(ConsumeService):
@@ -133,6 +145,24 @@ MUTANTS = (
         expected=("ACK-IND-04",),
         shown_by="acks-after-redelivery-request",
         parts={"consume": AnswersEveryAck},
+    ),
+    Mutant(
+        name="broker-drops-connection-over-seek",
+        family="acks",
+        side="broker",
+        breaks="A seek costs the connection instead of being answered.",
+        expected=("SEEK-03",),
+        shown_by="acks-seek",
+        parts={"consume": DropsConnectionOverSeek},
+    ),
+    Mutant(
+        name="broker-drops-connection-over-second-exclusive",
+        family="acks",
+        side="broker",
+        breaks="A second exclusive consumer costs the connection instead of being told that it is busy.",
+        expected=("DISPATCH-01",),
+        shown_by="acks-second-exclusive",
+        parts={"consume": DropsConnectionOverSecondExclusive},
     ),
     Mutant(
         name="broker-seeks-too-far",
