@@ -164,8 +164,11 @@ def due(copied: bool) -> Story:
 CASES[("Q8", "never-dead-lettered")] = (due(False), due(True))
 
 
-def batch(copied: int, *, parted: bool = False) -> Story:
-    """A batch of two: member 0 is acked, member 1 nacked; one of them is dead-lettered, or (parted) after a cut."""
+def batch(copied: int, *, parted: bool = False, rejected: bool = False) -> Story:
+    """A batch of two: member 0 is acked, member 1 nacked; one of them is dead-lettered.
+
+    ``parted``: after a cut; ``rejected``: after member 0 came again and was nacked.
+    """
 
     def tell(history: Letters) -> None:
         for count in (0, 1):
@@ -175,6 +178,8 @@ def batch(copied: int, *, parted: bool = False) -> Story:
                 history.receive(1, 0, f"m{index}", count=count, batch_index=index)
             if count == 0:
                 history.call("ack", (1, 0), batch_index=0)
+            elif rejected:
+                history.call("nack", (1, 0), batch_index=0)
             history.call("nack", (1, 0), batch_index=1)
             history.wait(1000)
             if count == 0:
@@ -218,9 +223,11 @@ def test_a_dead_letter_topic_named_unlike_its_source_is_undecided() -> None:
     assert results["Q4"].undecided
 
 
-def test_an_ack_of_an_earlier_session_may_have_been_lost_with_it() -> None:
+@pytest.mark.parametrize("why", ["parted", "rejected"])
+def test_an_ack_does_not_bind_for_ever(why: str) -> None:
+    """It may have been lost with its session, and a member given out once more may be rejected."""
     history = Letters()
-    batch(0, parted=True)(history)
+    batch(0, **{why: True})(history)
     assert "DLQ-03" not in {clause for clause, _ in names(judge(history, *dead_letter.INVARIANTS))}
 
 

@@ -321,6 +321,7 @@ class Source:
     acked_ok: dict[int, int] = field(default_factory=dict)
     asked_ack: set[int] = field(default_factory=set)
     nacked: list[int] = field(default_factory=list)
+    nacked_members: dict[int, list[int]] = field(default_factory=dict)
     received: dict[int, list[int]] = field(default_factory=dict)
     last_nack: tuple[int, int] | None = None
     frame: int | None = None
@@ -454,6 +455,7 @@ class DeadLetters(Invariant[DeadLetterState]):
             policy.mixed = True
         elif event.kind == "nack" and event.phase == "invoke":
             source.nacked.append(event.index)
+            source.nacked_members.setdefault(index, []).append(event.index)
         elif event.kind == "nack" and event.phase == "ok":
             source.last_nack = (event.index, event.time_ns)
         elif event.kind == "seek":
@@ -646,7 +648,10 @@ class DeadLetters(Invariant[DeadLetterState]):
             timed = any(group[one].options.get("ack_timeout_ms") for one in policy.members)
             # An ack may be lost with its connection, and the next session of the client knows nothing of it.
             parted = acked is not None and any(acked < at < first.index for at in state.disturbed)
-            if acked is not None and index in source.asked_ack and not asked_again and not timed and not parted:
+            # Given out once more with its batch, a member may be rejected after all.
+            rejected = any(acked is not None and at > acked for at in source.nacked_members.get(index, ()))
+            excused = asked_again or timed or parted or rejected
+            if acked is not None and index in source.asked_ack and not excused:
                 state.judged["DLQ-03"] += 1
                 if acked < first.index:
                     yield Anomaly(
