@@ -21,6 +21,10 @@ EXAMPLES_KEPT = 8
 """Examples kept for one (clause, key, name) of an anomaly, and for one (clause, key) of an undecided question."""
 
 
+UNREADABLE = "a tap had met bytes that are no frame; what passed there since then was not seen"
+"""Why nothing is proved any more after a ``WIRE_ERROR``, except by another one."""
+
+
 class InvariantFailed(Exception):
     """An invariant itself broke: the harness is at fault, never the system under test."""
 
@@ -63,6 +67,10 @@ class Judge:
         if self._failure is not None:
             return
         event = shaped(event)
+        unreadable = event.kind == "WIRE_ERROR"
+        if unreadable:
+            # What it proves of itself stands; all else after it may have its reason in frames that nobody could read.
+            self._set_blind(False)
         route = self._routes.get((event.layer, event.kind))
         if route is None:
             route = self._routes[event.layer, event.kind] = list(self._readers(event))
@@ -74,6 +82,12 @@ class Judge:
                 self._failure = InvariantFailed(f"invariant {name} broke at event {event.index}: {error!r}")
                 self._failure.__cause__ = error
                 return
+        if unreadable:
+            self._set_blind(True)
+
+    def _set_blind(self, blind: bool) -> None:
+        for fold in self._folds:
+            fold.blind = blind
 
     def _readers(self, event: Event) -> Iterator[tuple[_Fold, Callable[[Event], None]]]:
         """The folds that may read an event of this layer and kind."""
@@ -117,6 +131,8 @@ class _Fold:
     def __init__(self, invariant: Invariant[Any]) -> None:
         self.invariant = invariant
         self.found = 0
+        self.blind = False
+        self._questions: list[Undecided] = []
         self._states: dict[Key, FoldState] = {}
         self._broadcasts: list[Event] = []
         self._anomalies: list[Anomaly] = []
@@ -159,14 +175,15 @@ class _Fold:
             for clause, times in state.judged.items():
                 self._known(clause)
                 results[clause].judged += times
-            asked: Counter[str] = Counter()
-            for question in state.undecided:
-                self._known(question.clause)
-                result = results[question.clause]
-                result.undecided_total += 1
-                asked[question.clause] += 1
-                if asked[question.clause] <= EXAMPLES_KEPT:
-                    result.undecided.append(question)
+            self._questions += state.undecided
+        asked: Counter[tuple[str, Key]] = Counter()
+        for question in self._questions:
+            self._known(question.clause)
+            result = results[question.clause]
+            result.undecided_total += 1
+            asked[question.clause, question.key] += 1
+            if asked[question.clause, question.key] <= EXAMPLES_KEPT:
+                result.undecided.append(question)
         for anomaly in self._anomalies:
             results[anomaly.clause].anomalies.append(anomaly)
         for clause, total in self._totals.items():
@@ -179,6 +196,11 @@ class _Fold:
 
     def _note(self, anomaly: Anomaly) -> None:
         self._known(anomaly.clause)
+        if self.blind:
+            self._questions.append(
+                Undecided(clause=anomaly.clause, key=anomaly.key, reason=UNREADABLE, witness=anomaly.witness)
+            )
+            return
         self.found += 1
         self._totals[anomaly.clause] += 1
         group = (anomaly.clause, anomaly.key, anomaly.name)
