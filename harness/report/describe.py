@@ -18,7 +18,8 @@ def event_label(event: Event) -> str:
     if event.entry_id is not None:
         batch = f":{event.batch_index}" if event.batch_index is not None else ""
         parts.append(f"id {event.ledger_id}:{event.entry_id}{batch}")
-    elif event.kind == "ACK" and event.extra.get("ids"):
+    elif event.kind == "ACK" and isinstance(event.extra.get("ids"), list):
+        # A history of another tool's may hold anything here; it is shown, not trusted.
         parts.append(f"{len(event.extra['ids'])} ids")
     if event.chunk_id is not None:
         parts.append(f"chunk {event.chunk_id + 1}/{event.num_chunks}")
