@@ -244,11 +244,14 @@ class Gate:
         self._together(run, world, [*first, *work] if world.lanes > 1 else [*work, *first])
         left = max(0.0, self._started + profile.explore_seconds - monotonic())
         ends = monotonic() + left / pairs_left
-        for chunk in count(1):
-            live = families if chunk * profile.chunk < profile.examples else []
-            if not live or monotonic() >= ends or len(run.pair.errors) >= ERRORS_BEFORE_GIVING_UP:
+        # As many pieces of each family as the world has lanes for; a slow family alone would leave it idle otherwise.
+        side = max(1, world.lanes // len(families))
+        for begun in count(1, side):
+            chunks = [chunk for chunk in range(begun, begun + side) if chunk * profile.chunk < profile.examples]
+            if not chunks or monotonic() >= ends or len(run.pair.errors) >= ERRORS_BEFORE_GIVING_UP:
                 return
-            self._together(run, world, self._exploring(run, runs, world, live, chunk))
+            pieces = [piece for chunk in chunks for piece in self._exploring(run, runs, world, families, chunk)]
+            self._together(run, world, pieces)
 
     def _together(self, run: _PairRun, world: World, work: Sequence[Callable[[], None]]) -> None:
         together(world.lanes, work, world.stop)
