@@ -86,7 +86,7 @@ def script(*steps: tuple[Any, ...], **options: Any) -> Story:
     return tell
 
 
-END = (("wait", 3 * SECOND), ("quiescent",))
+END = (("wait", 3 * SECOND), ("nothing",), ("quiescent",))
 WHOLE = (("sent", "u"), ("pieces", "u", 0, 1, 2))
 good = script(*WHOLE, ("got", "u", 2), *END)
 
@@ -130,7 +130,7 @@ CASES[("CHUNK-EXP-03", "complete-message-not-delivered")] = (
 
 orphan = (("pieces", "o", 0, 1, {"first": 10}), ("wait", 1500))
 acked = (("ack", (1, 10), (1, 11)),)
-watched = (("wait", 5 * SECOND), ("quiescent",))
+watched = (("wait", 5 * SECOND), ("nothing",), ("quiescent",))
 CASES[("CHUNK-EXP-01", "orphan-never-expired")] = (
     script(*orphan, *watched, expire_chunks_ms=1000),
     script(*orphan, *acked, *watched, expire_chunks_ms=1000),
@@ -321,3 +321,9 @@ def test_the_scan_accepts_exactly_the_complete_runs(numbers: tuple[int, ...], do
     for index, number in enumerate(numbers):
         scan.take("u", Piece((1, index), number, 3, index, index, 1))
     assert len(scan.done) == done
+
+
+def test_a_message_complete_after_the_last_receive_is_owed_to_nobody() -> None:
+    history = Chunks()
+    script(("nothing",), *WHOLE, ("wait", 3 * SECOND), ("quiescent",))(history)
+    assert names(judge(history, *chunks.INVARIANTS)) == set()

@@ -559,3 +559,21 @@ def test_permits_granted_before_the_subscription_stands_are_void() -> None:
         history.frame("SUCCESS", side=side, to="client", conn=2, topic=None, request_id=90)
     history.flow(4, conn=2)
     assert names(judge(history, *delivery.INVARIANTS)) == {("ACK-27", "frame-before-subscribed")}
+
+
+@pytest.mark.parametrize(("late", "found"), [(True, False), (False, True)])
+def test_what_a_slow_link_brings_after_the_drain_is_owed_to_nobody(late: bool, found: bool) -> None:
+    history = ConsumerHistory()
+    history.consumer()
+    history.published(1, 0)
+    history.delivered(1, 0)
+    if not late:
+        history.published(1, 1)
+    history.wait(3 * SECOND)
+    history.quiescent()
+    if late:
+        history.published(1, 1)
+    for entry in range(2):
+        history.entry(1, entry, f"1:{entry}")
+    history.log_end()
+    assert (("CONS-12", "never-dispatched") in names(judge(history, *delivery.INVARIANTS))) is found

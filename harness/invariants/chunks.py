@@ -18,6 +18,8 @@ from harness.invariants.unanswered import CONTESTED, Unanswered
 EXPIRY_MS = 60_000
 CONTEXTS = 10
 SETTLE_NS = 1_000_000_000
+HANDOVER_NS = 50_000_000
+"""How long a receive must go on after a message is complete, before it is missed."""
 
 
 @dataclass
@@ -367,6 +369,7 @@ class Reader:
     ack_times: dict[Position, int] = field(default_factory=dict)
     owners: dict[int, tuple[Session, bool, int]] = field(default_factory=dict)
     received: dict[Position, list[int]] = field(default_factory=dict)
+    waited_ns: int = 0
     evicted: dict[str, tuple[Context, int, int]] = field(default_factory=dict)
     expired: set[str] = field(default_factory=set)
     app_acked: dict[Position, tuple[int, int]] = field(default_factory=dict)
@@ -513,8 +516,10 @@ class ChunkReassembly(Invariant[ReassemblyState]):
                     reader.app_acked.setdefault(place, (called, event.time_ns))
         elif event.kind == "seek":
             reader.spoiled = True
-        elif event.kind == "receive" and event.phase == "ok" and event.payload_digest and position is not None:
-            yield from self._received(state, reader, position, event)
+        elif event.kind == "receive" and event.phase == "ok":
+            reader.waited_ns = event.time_ns
+            if event.payload_digest and position is not None:
+                yield from self._received(state, reader, position, event)
 
     def _received(self, state: ReassemblyState, reader: Reader, position: Position, event: Event) -> Iterable[Anomaly]:
         first = position_in(event.extra.get("first_chunk"))
@@ -668,8 +673,11 @@ class ChunkReassembly(Invariant[ReassemblyState]):
         key = (*state.key, consumer)
         _, expiry, most = self._limits(state, consumer)
         for assembly in reader.scan.done:
-            if assembly.completed > state.calm.drained_at:
-                # Came after the drain, when nobody received any more (another consumer's close set it free, say).
+            if (
+                assembly.completed > state.calm.drained_at
+                or assembly.pieces[-1].time_ns + HANDOVER_NS > reader.waited_ns
+            ):
+                # Came when nobody received any more (another consumer's close or a slow link set it free, say).
                 continue
             session, crowded, discards = reader.owners[assembly.completed]
             kept = session in state.present and assembly.pieces[0].index > session.opened

@@ -456,6 +456,10 @@ class MessageContent(Invariant[ContentState]):
         return ()
 
 
+DISPATCH_NS = 100_000_000
+"""A tenth of a second: what a broker may take from storing an entry to sending it to a consumer that waits."""
+
+
 @dataclass
 class Reach:
     """What one subscription was sent, and what held at the moment of calm."""
@@ -477,6 +481,17 @@ class CompletenessState(FoldState):
         self.reaches: dict[str, Reach] = {}
         self.entries: list[Event] = []
         self.complete = False
+        self.stored: dict[Position, int] = {}
+        self.drained_ns = 0
+
+    @property
+    def too_late(self) -> Position | None:
+        """The first entry that was stored when the consumers had been drained already, or just then.
+
+        What a slow link held back may reach the broker long after the faults were healed.
+        """
+        late = [position for position, time_ns in self.stored.items() if time_ns > self.drained_ns - DISPATCH_NS]
+        return min(late, default=None)
 
 
 class Completeness(Invariant[CompletenessState]):
@@ -497,7 +512,12 @@ class Completeness(Invariant[CompletenessState]):
 
     def step(self, state: CompletenessState, event: Event) -> Iterable[Anomaly]:
         changed = state.sessions.observe(event)
+        if event.kind == "SEND_RECEIPT":
+            position = position_of(event)
+            if position is not None:
+                state.stored.setdefault(position, event.time_ns)
         if state.calm.observe(event):
+            state.drained_ns = event.time_ns
             for subscription, reach in state.reaches.items():
                 settled = [
                     one
@@ -526,10 +546,17 @@ class Completeness(Invariant[CompletenessState]):
         return ()
 
     def finish(self, state: CompletenessState) -> Iterable[Anomaly]:
+        late = state.too_late
         for subscription, reach in state.reaches.items():
             if reach.moved or not reach.earliest or "key_shared" in reach.kinds:
                 continue
-            missing = [entry for entry in state.entries if position_of(entry) not in reach.dispatched]
+            missing = [
+                entry
+                for entry in state.entries
+                if (position := position_of(entry)) is not None
+                and position not in reach.dispatched
+                and (late is None or position < late)
+            ]
             pieces = any(entry.chunk_uuid is not None for entry in state.entries)
             for clause, of_it in (
                 ("CONS-12", [entry for entry in missing if entry.chunk_uuid is None]),
