@@ -309,16 +309,14 @@ class StoredOnce(Invariant[StoredState]):
 
     @staticmethod
     def _beside_a_repeat(state: StoredState, send: Send) -> bool:
-        """Whether the batch that carried a fresh id began with one sent before (BATCH-03): DEDUP-05 drops it whole."""
+        """Whether the batch that first carried a message began with an id sent before: DEDUP-05 drops it whole."""
         highest = -1
         for frame in state.arrived:
             wire = announced(frame)
             if wire is None:
                 continue
-            fresh = send.explicit is not None and send.explicit > highest
-            straddles = is_batch(frame) and wire[0] <= highest and fresh
-            if straddles and any(member.digest == send.digest for member in members(frame)):
-                return True
+            if any(member.digest == send.digest for member in members(frame)):
+                return is_batch(frame) and wire[0] <= highest
             highest = max(highest, covered(frame)[-1])
         return False
 
