@@ -161,7 +161,7 @@ def _near(name: str, clauses: list[str]) -> str:
 
 
 def _known_failures(systems: list[str], given: Path | None, clauses: list[str]) -> dict[str, list[KnownFailure]]:
-    """By product: what an address turns out to be is told by its broker, so every shipped list is at hand."""
+    """By product or client: what an address turns out to be is told by its broker, so every shipped list is at hand."""
     from harness.clients.resolve import ADAPTERS
     from harness.fixture_files import known_failing_files
     from harness.known_failing import check_names, read

@@ -22,5 +22,5 @@ def seeds_directory() -> Path:
 
 
 def known_failing_files() -> dict[str, Path]:
-    """The shipped lists of known failures by the product they are of, a system's name before its ``@version``."""
+    """The shipped lists of known failures by the name, before ``@version``, of the system or client they are of."""
     return {path.stem: path for path in sorted((fixture_directory() / "known-failing").glob("*.txt"))}

@@ -56,14 +56,21 @@ class KnownFailure:
         return "" if self.tries is None else f"{self.failed}/{self.tries}"
 
 
-def listed_for(system: str, product: str, listed: Mapping[str, Sequence[KnownFailure]]) -> list[KnownFailure]:
-    """The entries that speak of a system by its name or by its product, now speaking of any system.
+def listed_for(
+    system: str, product: str, client: str, listed: Mapping[str, Sequence[KnownFailure]]
+) -> list[KnownFailure]:
+    """The entries that speak of a pair; the system may be meant by its name or by its product, and is any from here on.
 
-    ``listed`` holds the entries by product or system, with or without ``@version``.
+    ``listed`` holds the entries by what they are of: a product, a system or a client, with or without ``@version``.
     """
-    names = dict.fromkeys([product, product.split("@", 1)[0], system])
-    entries = next((listed[name] for name in names if name in listed), ())
-    return [replace(entry, system="*") for entry in entries if any(_field_matches(entry.system, one) for one in names)]
+    names = list(dict.fromkeys([product, product.split("@", 1)[0], system]))
+    lists = [name for name in (*names, client, client.split("@", 1)[0]) if name in listed]
+    entries = {entry.place: entry for name in lists for entry in listed[name]}.values()
+    return [
+        replace(entry, system="*")
+        for entry in entries
+        if any(_field_matches(entry.system, one) for one in names) and _field_matches(entry.client, client)
+    ]
 
 
 def _field_matches(pattern: str, value: str) -> bool:

@@ -71,7 +71,8 @@ def policy(request: pytest.FixtureRequest, starquake_world: World) -> Policy:
     option = request.config.getoption
     of = starquake_world.system
     files = {of.product: Path(option("--known"))} if option("--known") else known_failing_files()
-    entries = listed_for(option("--system"), of.product, {product: read(path) for product, path in files.items()})
+    listed = {name: read(path) for name, path in files.items()}
+    entries = listed_for(option("--system"), of.product, option("--client"), listed)
     system, client = starquake_world.system.capabilities, starquake_world.client.capabilities
     return Policy(
         unbound=frozenset(clause.id for clause in load() if missing_capabilities(clause, system, client)),

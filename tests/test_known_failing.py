@@ -83,13 +83,25 @@ def test_shipped_lists_name_what_there_is() -> None:
     for product, path in files.items():
         entries = read(path)
         check_names(entries, clauses, list(ADAPTERS))
-        assert {entry.system.split("@")[0] for entry in entries} == {product}
+        of = {entry.client if entry.system == "*" else entry.system.split("@")[0] for entry in entries}
+        assert of == {product}
 
 
 def test_an_entry_of_a_product_speaks_of_it_however_it_is_reached() -> None:
     listed = {"lite": parse("lite | * | DEDUP-02 | hole | known | why", "k")}
     address = "pulsar://127.0.0.1:6650"
-    (entry,) = listed_for(address, "lite", listed)
+    (entry,) = listed_for(address, "lite", "python", listed)
     assert entry.covers(address, "python", "DEDUP-02")
-    assert listed_for(address, address, listed) == []
-    assert listed_for("lite@0.2.0", "lite@0.2.0", listed)
+    assert listed_for(address, address, "python", listed) == []
+    assert listed_for("lite@0.2.0", "lite@0.2.0", "python", listed)
+
+
+def test_an_entry_of_a_client_speaks_of_it_on_any_system() -> None:
+    listed = {"python": parse("* | python | DEDUP-02 | hole | known | why", "k")}
+    assert listed_for("reference", "reference", "python", listed)
+    assert listed_for("reference", "reference", "reference", listed) == []
+
+
+def test_a_list_given_for_several_names_counts_once() -> None:
+    entries = parse("* | python | DEDUP-02 | hole | known | why", "k")
+    assert len(listed_for("lite", "lite", "python", {"lite": entries, "python": entries})) == 1

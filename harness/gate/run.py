@@ -91,8 +91,8 @@ MakeWorld = Callable[[str, str, Path, Callable[[str], None]], World]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to run. ``known`` holds the known failures of each product, a system's own name or what it turns out to be;
-    ``seed`` is the base of all randomness."""
+    """What to run. ``known`` holds the known failures by what they are of: a client, or a product (a system's own name or
+    what it turns out to be). ``seed`` is the base of all randomness."""
 
     systems: Sequence[str]
     clients: Sequence[str]
@@ -141,7 +141,7 @@ class Gate:
         self._started = monotonic()
         # Plans run side by side where the world has lanes for it; what they find is gathered one by one.
         self._lock = RLock()
-        self._known: dict[str, list[KnownFailure]] = {}
+        self._known: dict[str, dict[str, KnownFailure]] = {}
 
     def run(self) -> GateResult:
         """Run every pair. Ctrl-C ends it early with what was judged so far; a missing environment ends one pair.
@@ -168,7 +168,7 @@ class Gate:
             if result.interrupted:
                 break
         for system, known in self._known.items():
-            mark_stale([cell for cell in result.cells if cell.system == system], known)
+            mark_stale([cell for cell in result.cells if cell.system == system], known.values())
         result.seconds = round(monotonic() - self._started, 3)
         return result
 
@@ -213,7 +213,8 @@ class Gate:
         run.started = True
         pair = run.pair
         run.product = world.system.product
-        run.known = self._known[pair.system] = listed_for(pair.system, run.product, self._request.known)
+        run.known = listed_for(pair.system, run.product, pair.client, self._request.known)
+        self._known.setdefault(pair.system, {}).update({entry.place: entry for entry in run.known})
         pair.system_version, pair.client_version = world.system.version, world.client.version
         run.unbound = frozenset(
             clause.id
