@@ -91,8 +91,8 @@ MakeWorld = Callable[[str, str, Path, Callable[[str], None]], World]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to run. ``known`` holds the known failures by what they are of: a client, or a product (a system's own name or
-    what it turns out to be). ``seed`` is the base of all randomness."""
+    """What to run. ``known`` holds the known failures by what they are of: a client, or a product (a system's own name
+    or what it turns out to be). ``seed`` is the base of all randomness."""
 
     systems: Sequence[str]
     clients: Sequence[str]
