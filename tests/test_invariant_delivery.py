@@ -577,3 +577,20 @@ def test_what_a_slow_link_brings_after_the_drain_is_owed_to_nobody(late: bool, f
         history.entry(1, entry, f"1:{entry}")
     history.log_end()
     assert (("CONS-12", "never-dispatched") in names(judge(history, *delivery.INVARIANTS))) is found
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_attempts_that_the_broker_turns_down_prolong_the_back_off(refused: bool) -> None:
+    history = ConsumerHistory()
+    history.consumer()
+    history.closed()
+    history.wait(2 * SECOND)
+    if refused:
+        history.subscribe(conn=2)
+        history.closed(conn=2, by="broker")
+    else:
+        history.wait(2 * SECOND)
+    history.wait(6 * SECOND)
+    history.end(drained=False)
+    found = names(judge(history, *delivery.INVARIANTS))
+    assert (("CONS-07", "not-back-after-connection-loss") in found) is not refused

@@ -135,6 +135,8 @@ class FarewellState(FoldState):
         self.judged_gone: set[str] = set()
         self.closed_by_broker: dict[str, Event] = {}
         self.lost: dict[str, Event] = {}
+        self.away_since: dict[str, int] = {}
+        """Consumers without a confirmed subscription, and since when (ns): attempts that fail go on with the back-off."""
 
 
 class Farewell(Invariant[FarewellState]):
@@ -159,9 +161,12 @@ class Farewell(Invariant[FarewellState]):
             for session in state.sessions.all:
                 if session.live and session.connection == event.connection:
                     state.lost[session.consumer] = event
+                    state.away_since.setdefault(session.consumer, event.time_ns)
         live = state.sessions.of(event)
         if event.kind == "CLOSE_CONSUMER" and event.extra.get("direction") == "to_client" and live and live.live:
             state.closed_by_broker[live.consumer] = event
+        if event.kind == "SUCCESS" and event.extra.get("request") == "SUBSCRIBE" and live:
+            state.away_since.pop(live.consumer, None)
         state.sessions.observe(event)
         state.calm.observe(event)
         if event.layer == "fault":
@@ -198,7 +203,9 @@ class Farewell(Invariant[FarewellState]):
                     continue
                 present = any(one.consumer == consumer for one in state.sessions.live(member.subscription))
                 # Back-off doubles: after an outage the next attempt may be as far away as the outage was long.
-                outage = max(0, state.calm.healed_ns - cause.time_ns)
+                # Attempts that the broker turns down prolong it.
+                ended = max(state.calm.healed_ns, cause.time_ns)
+                outage = ended - min(ended, state.away_since.get(consumer, cause.time_ns))
                 waited = event.time_ns - max(state.calm.healed_ns, cause.time_ns)
                 if not present and waited < 2 * outage + RETRY_NS:
                     state.undecided.append(
