@@ -136,7 +136,7 @@ class FarewellState(FoldState):
         self.closed_by_broker: dict[str, Event] = {}
         self.lost: dict[str, Event] = {}
         self.away_since: dict[str, int] = {}
-        """Consumers without a confirmed subscription, and since when (ns): attempts that fail go on with the back-off."""
+        """Consumers without a confirmed subscription, and since when (ns): failed attempts go on with the back-off."""
 
 
 class Farewell(Invariant[FarewellState]):

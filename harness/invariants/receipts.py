@@ -251,7 +251,9 @@ def _same_content(frame: Event, entry: Event) -> bool:
 class ClientState(ProducerState):
     """API sends and the frames next to the client."""
 
-    __slots__ = ("book", "by_digest", "closed", "closes", "early", "heads", "last_ok", "order", "sends", "stale")
+    __slots__ = (
+        "book", "by_digest", "closed", "closes", "early", "heads", "last_ok", "order", "provoked", "sends", "stale",
+    )  # fmt: skip
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)
@@ -265,6 +267,7 @@ class ClientState(ProducerState):
         self.heads: set[int] = set()
         self.early: list[tuple[Sent, Sent]] = []
         self.stale: dict[str, Event] = {}
+        self.provoked: set[str] = set()
 
 
 class ClientReceipts(Invariant[ClientState]):
@@ -330,27 +333,39 @@ class ClientReceipts(Invariant[ClientState]):
     def _answer(self, state: ClientState, event: Event, connection: str) -> None:
         # What the client does next is owed to this answer, no longer to an earlier stale one.
         state.stale.pop(connection, None)
-        waiting = [sent for sent in state.sends.waiting(connection) if not self._resolved(state, sent)]
-        sent = state.sends.answered(event)
-        if event.kind != "SEND_RECEIPT" or event.sequence_id is None:
+        pending = [sent for sent in state.sends.waiting(connection) if not self._resolved(state, sent)]
+        waiting = [sent for sent in pending if self._open(state, sent)]
+        sent, number = state.sends.answered(event), event.sequence_id
+        if event.kind != "SEND_RECEIPT" or number is None:
+            state.provoked.add(connection)
             return
-        head = waiting[0] if waiting else None
-        head_ids = announced(head.frame) if head is not None else None
-        if head is None or (head_ids is not None and event.sequence_id < head_ids[0]):
+        # Whichever call had ended unknown may be the oldest that the client waits for, up to the first still open.
+        oldest = pending[: pending.index(waiting[0]) + 1] if waiting else pending
+        lowest = [ids[0] for item in oldest if (ids := announced(item.frame)) is not None]
+        # The id of a call that is still open is no stale one; that of one that ended unknown is, or completes it.
+        if len(lowest) < len(oldest) or any(number > first for first in lowest):
+            state.provoked.add(connection)
+        elif not (waiting and number == lowest[-1]) and connection not in state.provoked:
             state.stale[connection] = event
-        elif sent is None or sent.contested:
+        if sent is None or sent.contested:
             return
-        elif sent is head:
+        if sent is pending[0]:
             state.heads.add(sent.frame.index)
-        elif head_ids is not None and event.sequence_id > head_ids[1]:
+        head_ids = announced(waiting[0].frame) if waiting else None
+        if head_ids is not None and number > head_ids[1]:
             ascending = [ids[0] for item in waiting if (ids := announced(item.frame)) is not None]
             if ascending == sorted(ascending):
-                state.early.append((head, sent))
+                state.early.append((waiting[0], sent))
+
+    def _open(self, state: ClientState, sent: Sent) -> bool:
+        """Whether the application has not been told anything yet about some message of a frame."""
+        known = [state.book.only(member.digest) for member in members(sent.frame)]
+        return any(send is None or send.outcome == "open" for send in known)
 
     def _resolved(self, state: ClientState, sent: Sent) -> bool:
-        """Whether the application has already been told about every message of a frame."""
+        """Whether the client is surely done with a frame. A call that ended unknown may be pending in it for longer."""
         known = [state.book.only(member.digest) for member in members(sent.frame)]
-        return all(send is not None and send.outcome != "open" for send in known)
+        return all(send is not None and send.outcome in ("OK", "DUP", "FAIL") for send in known)
 
     def _api(self, state: ClientState, event: Event) -> Iterator[Anomaly]:
         earlier = state.book.sends.get(event.op) if event.op is not None else None
