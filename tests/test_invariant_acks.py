@@ -126,6 +126,23 @@ CASES[("CCLOSE-02", "closed-before-acks")] = (
     story(got(0), acked(0, frame=False), step("request", "CLOSE_CONSUMER"), step("answer")),
     story(got(0), acked(0), step("request", "CLOSE_CONSUMER"), step("answer")),
 )
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_members_acked_over_two_copies_of_a_batch_complete_none(copies: int) -> None:
+    history = ConsumerHistory()
+    history.consumer()
+    for _ in range(copies):
+        history.message(1, 0, num_messages=2)
+    for index in range(2):
+        history.receive(1, 0, f"m{index}", batch_index=index)
+        history.call("ack", (1, 0), batch_index=index)
+    history.request("CLOSE_CONSUMER")
+    history.answer()
+    found = names(judge(history, *acks.INVARIANTS))
+    assert (("CCLOSE-02", "closed-before-acks") in found) is (copies == 1)
+
+
 CASES[("ACK-25", "acked-message-came-back")] = (
     story(got(0, 1), acked(0), again(0, 1)),
     story(got(0, 1), acked(0), again(1)),

@@ -254,6 +254,13 @@ def spread(second: str) -> Story:
 CASES[("CHUNK-08", "pieces-at-two-consumers")] = (spread("b"), spread("a"))
 
 
+def test_a_piece_stored_twice_may_go_elsewhere_once_its_message_is_complete() -> None:
+    history = Chunks()
+    spread("a")(history)
+    history.piece("u", 1, 2, 2, name="b", conn=2)
+    assert "CHUNK-08" not in {clause for clause, _ in names(judge(history, *chunks.INVARIANTS))}
+
+
 @pytest.mark.parametrize(("clause", "name"), sorted(CASES))
 def test_a_breach_is_named(clause: str, name: str) -> None:
     history = Chunks()

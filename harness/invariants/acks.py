@@ -68,6 +68,7 @@ class ClientAcksState(FoldState):
         self.pending: dict[str, dict[Position, tuple[int, int]]] = {}
         self.ops: dict[int, tuple[str, Position, int]] = {}
         self.shared_cumulative: dict[str, int] = {}
+        self.copies: dict[tuple[str, Position], int] = {}
 
 
 class ClientAcks(Invariant[ClientAcksState]):
@@ -104,6 +105,8 @@ class ClientAcks(Invariant[ClientAcksState]):
             position = position_of(event)
             if position is not None:
                 state.sizes[position] = max(state.sizes.get(position, 0), event.num_messages or 1)
+                copy = (event.consumer or "", position)
+                state.copies[copy] = state.copies.get(copy, 0) + 1
                 left = bits(event.ack_set)
                 if left is not None:
                     state.acked_before[position] = state.acked_before.get(position, 0) | ~left
@@ -270,7 +273,13 @@ class ClientAcks(Invariant[ClientAcksState]):
             return
         sent = state.sent.get(session.consumer, Acknowledged())
         whole = [place for place in asked.members if asked.covers(place, state.sizes.get(place))]
-        ours = [place for place in whole if asked.indices[place] > session.opened]
+        # A client counts the members of each copy of a batch by itself; the calls do not tell which copy they mean.
+        ours = [
+            place
+            for place in whole
+            if asked.indices[place] > session.opened
+            and (state.sizes.get(place, 1) <= 1 or state.copies.get((session.consumer, place), 0) <= 1)
+        ]
         if ours:
             state.judged[clause] += 1
         group = member.milliseconds("ack_group_ms", 100)

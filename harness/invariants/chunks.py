@@ -809,10 +809,11 @@ class ChunkReassembly(Invariant[ReassemblyState]):
 
 @dataclass
 class Pinned:
-    """Which session the pieces of a uuid went to."""
+    """Which session the pieces of a uuid went to, and which of them did."""
 
     session: Session
     index: int
+    sent: set[int] = field(default_factory=set)
 
 
 class PinnedState(FoldState):
@@ -856,8 +857,10 @@ class ChunkPinning(Invariant[PinnedState]):
             state.pinned[name] = Pinned(session, event.index)
             return ()
         pinned = state.pinned.get(name)
-        if pinned is None:
+        if pinned is None or piece.number in pinned.sent:
+            # A piece that was stored twice, by a resend: its message may be complete already and nobody's any more.
             return ()
+        pinned.sent.add(piece.number)
         if sum(1 for _ in state.sessions.live(session.subscription)) > 1:
             state.judged["CHUNK-08"] += 1
         if pinned.session is not session:
