@@ -314,6 +314,56 @@ def test_a_connection_closed_over_a_gap_is_not_closed_over_the_stale_receipt_bef
     assert judge(h, *INVARIANTS)["RCPT-03"].anomalies == []
 
 
+def given_up(h: History, *payloads: str) -> None:
+    """Sends whose calls ended unknown: only their client knows whether they are still pending in it."""
+    for number, payload in enumerate(payloads):
+        invoked = begin(h, payload)
+        h.sent(number, payload)
+        h.complete(invoked, "unknown", error="timeout")
+
+
+def test_a_call_that_ended_unknown_may_still_be_pending():
+    h = History()
+    given_up(h, "a", "b")
+    h.receipt(1, (0, 1), side="client")
+    h.closed(by="client", side="client")
+    assert judge(h, *INVARIANTS)["RCPT-03"].anomalies == []
+
+
+def test_a_gap_is_not_forgotten_over_the_receipt_that_comes_late():
+    h = History()
+    given_up(h, "a", "b")
+    h.receipt(1, (0, 1), side="client")
+    h.receipt(0, (0, 0), side="client")
+    h.closed(by="client", side="client")
+    assert judge(h, *INVARIANTS)["RCPT-03"].anomalies == []
+
+
+@pytest.mark.parametrize("receipts", [1, 2])
+def test_a_late_receipt_of_a_call_that_ended_unknown_is_no_reason_to_close(receipts: int):
+    h = History()
+    given_up(h, "a", "b")
+    begin(h, "c")
+    h.sent(2, "c")
+    for number in range(receipts):
+        h.receipt(number, (0, number), side="client")
+    h.closed(by="client", side="client")
+    assert [anomaly.name for anomaly in judge(h, *INVARIANTS)["RCPT-03"].anomalies] == [
+        "stale-receipt-closed-the-connection"
+    ]
+
+
+def test_the_receipt_of_a_call_that_is_open_is_not_stale():
+    h = History()
+    given_up(h, "a")
+    begin(h, "b")
+    h.sent(1, "b")
+    h.receipt(0, (0, 0), side="client")
+    h.receipt(1, (0, 1), side="client")
+    h.closed(by="client", side="client")
+    assert judge(h, *INVARIANTS)["RCPT-03"].anomalies == []
+
+
 def test_a_client_that_is_closed_may_close_its_connection():
     h = History()
     stale(h)

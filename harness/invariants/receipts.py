@@ -349,7 +349,7 @@ class ClientReceipts(Invariant[ClientState]):
             state.stale[connection] = event
         if sent is None or sent.contested:
             return
-        if sent is pending[0]:
+        if pending and sent is pending[0]:
             state.heads.add(sent.frame.index)
         head_ids = announced(waiting[0].frame) if waiting else None
         if head_ids is not None and number > head_ids[1]:
