@@ -660,7 +660,7 @@ def toxiproxy_is_there() -> None:
     [
         ("python", "bin/pulsar-lite", "the system under test (lite) ended in the run"),
         ("reference", "toxiproxy-server -host", "Toxiproxy ended in the run"),
-        ("reference", "reference_adapter", "ended (exit status -9)"),
+        ("reference", "reference_adapter", "ended by signal 9 (SIGKILL)"),
     ],
 )
 def test_a_part_that_is_killed_in_the_run(command: Command, client: str, victim: str, says: str) -> None:

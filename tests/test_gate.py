@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from fake_world import CATALOGUE, FakeExploration, FakeWorld, Silent, failing_plan, make_fake, passing_plan
+from fake_world import (
+    CATALOGUE,
+    FakeExploration,
+    FakeSession,
+    FakeWorld,
+    Silent,
+    failing_plan,
+    make_fake,
+    passing_plan,
+)
 
 from harness.clients.client import AdapterDied
 from harness.gate.excerpt import MOST_EVENTS, excerpt
@@ -17,6 +26,8 @@ from harness.known_failing import parse
 from harness.seeds.seed import read
 from harness.setup_error import SetupError
 from harness.usage_error import UsageError
+from harness.worlds.plan import Plan
+from harness.worlds.world import Outcome
 
 QUICK = replace(PROFILES["smoke"], explore_seconds=20, chunk=2, examples=4, failure_seconds=20, shrink_seconds=10)
 PLANS = [("dedup-cut", failing_plan()), ("dedup-calm", passing_plan())]
@@ -119,6 +130,42 @@ def test_a_harness_error_is_nobodys_breach(tmp_path) -> None:
     result = run_gate(tmp_path, FakeWorld(error="the adapter died"))
     assert verdicts(result)["KEPT-01"] == "error"
     assert result.failures == []
+    assert result.exit_code() == 3
+
+
+class Dying(FakeWorld):
+    """The client's process ends in some runs: each says so in the words of ``ends``, and a fresh one takes over."""
+
+    def __init__(self, ends: dict[int, str]) -> None:
+        super().__init__(loses=lambda _: False)
+        self.ends = ends
+
+    def open(self, plan: Plan | None = None) -> FakeSession:
+        self.error = self.ends.get(self.runs + 1)
+        return DyingSession(self)
+
+
+class DyingSession(FakeSession):
+    def finish(self) -> Outcome:
+        outcome = super().finish()
+        return msgspec.structs.replace(outcome, client_ended=outcome.error is not None)
+
+
+def test_the_end_of_a_client_is_said_once_and_the_rest_is_tried(tmp_path) -> None:
+    end = "toy (process 7) ended by signal 11 (SIGSEGV)"
+    world = Dying(dict.fromkeys(range(1, 5), end))
+    result = run_gate(tmp_path, world)
+    assert result.pairs[0].errors == [end]
+    assert (verdicts(result)["KEPT-01"], verdicts(result)["ASK-01"]) == ("error", "unknown")
+    assert result.exit_code() == 3
+    # Two directed plans, and every example of both families, though more runs failed than end an exploration.
+    assert world.runs == 2 + 2 * QUICK.examples
+
+
+def test_each_end_of_a_client_is_told(tmp_path) -> None:
+    result = run_gate(tmp_path, Dying({1: "process 7 ended", 2: "process 8 ended"}))
+    assert result.pairs[0].errors == ["process 7 ended", "process 8 ended"]
+    assert (verdicts(result)["KEPT-01"], verdicts(result)["ASK-01"]) == ("error", "unknown")
     assert result.exit_code() == 3
 
 

@@ -6,6 +6,7 @@ contract can be answered without a broker.
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -186,6 +187,10 @@ def handle(request):
             write("2026-01-01 INFO connected to the broker")
         if WAY == "dies":
             os._exit(3)
+        if WAY == "segfaults":
+            sys.stderr.write("the core lost a pointer\n")
+            sys.stderr.flush()
+            os.kill(os.getpid(), signal.SIGSEGV)
         log = topics[used["topic"]]
         if WAY == "reorders" and len(log) % 2:
             log.insert(len(log) - 1, (request["payload"], request.get("key"), request.get("properties", {})))

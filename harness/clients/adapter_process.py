@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from harness.clients.client import (
     MALFORMED,
     UNKNOWN_KINDS,
     AdapterDied,
+    AdapterEnded,
     AdapterError,
     AdapterGarbage,
     AdapterRefused,
@@ -69,7 +71,7 @@ class AdapterProcess:
         self._last_words = ""
 
     async def start(self) -> None:
-        """Start the process and shake hands.
+        """Start the process and shake hands; once more after ``stop``, with a fresh process.
 
         Raises ``SetupError`` when the program cannot be executed and ``AdapterError`` when what runs is no adapter of
         this contract; nothing is left running then.
@@ -78,6 +80,7 @@ class AdapterProcess:
         if log is None:
             self._own_folder = tempfile.TemporaryDirectory(prefix="starquake-")
             log = Path(self._own_folder.name) / f"{self.name}.log"
+        self._stopping, self._trouble = False, None
         self._child = await ChildProcess.spawn_piped(self._command, name=self.name, log=log, env=self._env)
         self._reader = asyncio.create_task(self._read(self._child))
         try:
@@ -178,11 +181,13 @@ class AdapterProcess:
                 self._fail(error)
                 return
         try:
-            status = str(await asyncio.wait_for(child.wait(), self._grace))
+            status = await asyncio.wait_for(child.wait(), self._grace)
         except TimeoutError:
-            status = "none: it closed its stdout and goes on"
-        tail = child.logs_tail(20)
-        self._fail(AdapterDied(f"{self.name} ended (exit status {status})\n{tail}".rstrip()))
+            self._fail(AdapterDied(f"{self.name} closed its stdout and goes on\n{child.logs_tail(20)}".rstrip()))
+            return
+        # The process id tells one end from the next, which may look the same otherwise.
+        how = f"{self.name} (process {child.pid}) ended {_end(status)}"
+        self._fail(AdapterEnded(f"{how}\n{child.logs_tail(20)}".rstrip()))
 
     def _take(self, line: bytes) -> None:
         try:
@@ -271,6 +276,15 @@ class _Greeting(msgspec.Struct):
     version: str
     contract: int
     capabilities: list[str]
+
+
+def _end(status: int) -> str:
+    if status >= 0:
+        return f"(exit status {status})"
+    try:
+        return f"by signal {-status} ({signal.Signals(-status).name})"
+    except ValueError:
+        return f"by signal {-status}"
 
 
 def _shown(line: bytes) -> str:

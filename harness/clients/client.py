@@ -75,6 +75,10 @@ class AdapterDied(AdapterError):
     """The adapter process is gone, or never came up. The message carries its exit status and last stderr lines."""
 
 
+class AdapterEnded(AdapterDied):
+    """The adapter process ended by itself, or was killed by somebody else: a fresh one can take over."""
+
+
 class AdapterGarbage(AdapterError):
     """The adapter wrote something that is not of the contract. The message shows the line."""
 

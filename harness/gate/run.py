@@ -115,6 +115,7 @@ class _PairRun:
     tally: Tally = field(default_factory=Tally)
     findings: Findings = field(default_factory=Findings)
     family_errors: dict[str, str] = field(default_factory=dict)
+    failed_runs: int = 0
     passing: deque[Path] = field(default_factory=deque)
     told: set[Expectation] = field(default_factory=set)
 
@@ -249,7 +250,7 @@ class Gate:
         side = max(1, world.lanes // len(families))
         for begun in count(1, side):
             chunks = [chunk for chunk in range(begun, begun + side) if chunk * profile.chunk < profile.examples]
-            if not chunks or monotonic() >= ends or len(run.pair.errors) >= ERRORS_BEFORE_GIVING_UP:
+            if not chunks or monotonic() >= ends or run.failed_runs >= ERRORS_BEFORE_GIVING_UP:
                 return
             pieces = [piece for chunk in chunks for piece in self._exploring(run, runs, world, families, chunk)]
             self._together(run, world, pieces)
@@ -307,7 +308,8 @@ class Gate:
             runs[family] = runs.get(family, 0) + 1
             run.pair.events += outcome.events
             if outcome.error is not None:
-                self._note_error(run, family, outcome.error, f"{found_by}: {outcome.error}")
+                whole = f"{found_by}: {outcome.error}"
+                self._note_error(run, family, outcome.error, whole, goes_on=outcome.client_ended)
             else:
                 run.tally.add(outcome.judgement)
                 for finding in run.findings.add(plan, outcome, found_by):
@@ -336,11 +338,17 @@ class Gate:
         said = str(error) if isinstance(error, (AdapterError, WorldBroken)) else f"{type(error).__name__}: {error}"
         self._note_error(run, family, said, "".join(traceback.format_exception(error)))
 
-    def _note_error(self, run: _PairRun, family: str, said: str, whole: str) -> None:
-        """Keep an error of the harness: in few lines for the verdicts, whole in a log for whoever mends it."""
+    def _note_error(self, run: _PairRun, family: str, said: str, whole: str, *, goes_on: bool = False) -> None:
+        """Keep an error of the harness: in few lines for the verdicts, whole in a log for whoever mends it.
+
+        ``goes_on``: one end of the client, told by every run that was under way in it; the world itself knows when
+        there have been too many.
+        """
         short = _shortened(said)
         with self._lock:
-            run.pair.errors.append(short)
+            if not (goes_on and short in run.pair.errors):
+                run.pair.errors.append(short)
+            run.failed_runs += not goes_on
             run.family_errors.setdefault(family, short)
             # Where even the log cannot be written, the error itself is still told.
             with suppress(OSError), (self._request.report / ERROR_LOG).open("a", encoding="utf-8") as log:

@@ -24,7 +24,7 @@ import msgspec
 import uvloop
 
 from harness import __version__
-from harness.clients.client import AdapterDied, AdapterError, Client, ClientError
+from harness.clients.client import CONTRACT_VERSION, AdapterDied, AdapterEnded, AdapterError, Client, ClientError
 from harness.faults.tap import Tap
 from harness.faults.toxiproxy import Link, Toxiproxy, ToxiproxyError
 from harness.history.errors import HistoryError
@@ -57,6 +57,9 @@ ANSWER_TIMEOUT_S = 5.0
 
 SILENT_SESSIONS = 3
 """Sessions in a row at whose begin or end the system did not answer, after which no further one is opened."""
+
+CLIENT_ENDS = 3
+"""Ends of the client's process after which no further one is started: it would go on like this."""
 
 WATCH_S = 0.2
 """How often the processes of a world are looked at."""
@@ -147,6 +150,8 @@ class RealWorld:
         self._sessions: set[RealSession] = set()
         self._calls: set[Future[Any]] = set()
         self._silent = 0
+        self._client_ends = 0
+        self._starting_client = asyncio.Lock()
         self._broken = ""
         self._watching: list[asyncio.Task[None]] = []
         self._unwritable: HistoryError | None = None
@@ -203,8 +208,9 @@ class RealWorld:
         try:
             if self._unwritable is not None:
                 raise self._unwritable
-            if reason := self._broken or self._dead():
+            if reason := self._broken or self._gone():
                 raise WorldBroken(reason)
+            self.call(self._client_at_hand())
             session = RealSession(self, lane, f"{self._prefix}-{next(self._numbers)}", plan)
             self._sessions.add(session)
             self.call(session.begin())
@@ -243,6 +249,43 @@ class RealWorld:
         await _all_of(self._start_lanes(self.address), self.client.start())
         self._watching = [asyncio.create_task(watch) for watch in (self._watch_processes(), self._listen(self.address))]
 
+    async def _client_at_hand(self) -> None:
+        """Start the client anew when its process has ended; the sessions that were under way in it go no further.
+
+        Raises WorldBroken when it ended ``CLIENT_ENDS`` times, does not come up again, or runs but does not answer.
+        """
+        async with self._starting_client:
+            if self._broken:
+                raise WorldBroken(self._broken)
+            if self.client.alive():
+                return
+            end = await self._client_end()
+            if not isinstance(end, AdapterEnded):
+                raise WorldBroken(str(end)) from end
+            # Their handles are unknown to the fresh process: what that would answer is not the client's doing.
+            for session in list(self._sessions):
+                session.give_up(end)
+            self._client_ends += 1
+            if self._client_ends >= CLIENT_ENDS:
+                self._broken = f"the client's process ended {self._client_ends} times; the last time: {end}"
+                raise WorldBroken(self._broken) from end
+            try:
+                await self.client.stop()
+                await self.client.start()
+            except (AdapterError, SetupError) as error:
+                self._broken = f"the client's process ended and did not come up again: {error}\n{end}"
+                raise WorldBroken(self._broken) from error
+
+    async def _client_end(self) -> AdapterError:
+        """What a client that is not alive says of its end; each call to it would end in the same."""
+        try:
+            await self.client.request({"op": "hello", "contract": CONTRACT_VERSION}, ANSWER_TIMEOUT_S)
+        except AdapterError as error:
+            return error
+        except ClientError:
+            pass
+        return AdapterDied(f"the adapter of the client {self.client.name} no longer answers")
+
     async def _watch_processes(self) -> None:
         """End the open sessions when a process has gone: without it every call would only run into its timeout."""
         while not self._broken:
@@ -267,7 +310,7 @@ class RealWorld:
     def _lost(self, reason: str) -> None:
         self._broken = self._broken or reason
         for session in list(self._sessions):
-            session.give_up(reason)
+            session.give_up(WorldBroken(reason))
 
     async def _start_lanes(self, address: Address) -> None:
         await self.toxiproxy.start()
@@ -325,20 +368,14 @@ class RealWorld:
             return str(error)
         return ""
 
-    def _dead(self) -> str:
-        """Which process of this world has ended; empty when all run."""
-        # An adapter that has gone tells so itself, to each call that waits for it.
-        silent = "" if self.client.alive() else f"the adapter of the client {self.client.name} no longer answers"
-        return self._gone() or silent
-
     async def check(self) -> None:
         """Raises SystemDied, ToxiproxyError or AdapterDied when a part of the world did not survive a session."""
         assert self.address is not None
         if not self.system.alive():
-            raise SystemDied(self._dead())
+            raise SystemDied(self._gone())
         self.toxiproxy.check()
         if not self.client.alive():
-            raise AdapterDied(self._dead())
+            raise await self._client_end()
         problem = ""
         try:
             await handshake(self.address.host, self.address.port, ANSWER_TIMEOUT_S)
@@ -401,6 +438,7 @@ class RealSession:
         self._tasks: set[asyncio.Task[None]] = set()
         self._auditor: Auditor | None = None
         self._error: str | None = None
+        self._client_ended = False
 
     def _run_info(self) -> RunInfo:
         system, client = self._world.system, self._world.client
@@ -447,9 +485,9 @@ class RealSession:
         self._lane.switch.current = None
         self._close_history()
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, reason: Exception) -> None:
         """A part of the world has gone: what is under way would only wait for it. ``finish`` tells the reason."""
-        self._failed(reason)
+        self._failed(str(reason), reason)
         for task in self._tasks:
             task.cancel()
 
@@ -462,7 +500,7 @@ class RealSession:
             else:
                 await self._operation(step)
         except (ToxiproxyError, AdapterError, SystemDied, AuditError, InvariantFailed) as error:
-            self._failed(str(error))
+            self._failed(str(error), error)
         except Exception as error:
             # A defect of our own, or a plan that asks for what there is not: said, and nobody else's fault.
             self._failed(_told(error))
@@ -502,7 +540,7 @@ class RealSession:
         except StopIteration:
             return
         except AdapterError as error:
-            self._failed(str(error))
+            self._failed(str(error), error)
         except Exception as error:
             # A defect of our own, or a plan that asks for what there is not. Nobody waits for the task of a call with
             # ``wait=False``, so it is told here.
@@ -550,7 +588,7 @@ class RealSession:
         try:
             await self._wind_down()
         except (ToxiproxyError, AdapterError, SystemDied, AuditError, InvariantFailed) as error:
-            self._failed(str(error))
+            self._failed(str(error), error)
         except Exception as error:
             self._failed(_told(error))
         finally:
@@ -569,6 +607,7 @@ class RealSession:
             history=self.history,
             directory=self._directory,
             error=self._error,
+            client_ended=self._client_ended,
         )
 
     async def _wind_down(self) -> None:
@@ -626,6 +665,7 @@ class RealSession:
             self._world.unwritable(error)
             self._failed(str(error))
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, cause: Exception | None = None) -> None:
         if self._error is None:
             self._error = reason
+            self._client_ended = isinstance(cause, AdapterEnded)

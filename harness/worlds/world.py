@@ -13,13 +13,18 @@ from harness.worlds.plan import Fault, Operation, Plan
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What one plan led to. With ``error`` set the harness itself failed: nothing may be held against the system."""
+    """What one plan led to. With ``error`` set the harness itself failed: nothing may be held against the system.
+
+    ``client_ended``: that error is the end of the client's process, told by each plan that was under way in it; the
+    world goes on with a fresh one, until it raises WorldBroken.
+    """
 
     judgement: Judgement
     events: int
     history: list[Event]
     directory: Path | None = None
     error: str | None = None
+    client_ended: bool = False
 
 
 class Described(Protocol):
