@@ -154,7 +154,8 @@ class Driver:
     def drain(self, handle: str, idle_ms: int, limit_ms: int) -> Script:
         """Receive without acknowledging until ``idle_ms`` of silence while subscribed; see :attr:`drained`.
 
-        Silence of a consumer that has lost its subscription says nothing: it is waited for up to ``limit_ms``.
+        Silence of a consumer that has lost its subscription says nothing, nor while a dead letter is under way: it is
+        waited for up to ``limit_ms``.
         """
         consumer = self.consumers[handle]
         waited = 0
@@ -162,12 +163,20 @@ class Driver:
             message = yield from self._receive(handle, consumer, idle_ms)
             if message is not None:
                 continue
-            if self._attachments.attached(consumer.name):
+            attached = self._attachments.attached(consumer.name)
+            # pulsar-client 3.13.0 dies (SIGSEGV) when a consumer is closed while its dead letter is being sent.
+            if attached and not self._dead_letter_under_way(consumer):
                 return
             waited += idle_ms
             if waited > limit_ms:
+                if attached:
+                    return
                 break
         self._undrained = True
+
+    def _dead_letter_under_way(self, consumer: ConsumerHandle) -> bool:
+        policy = consumer.options.get("dead_letter") or {}
+        return "max_redeliver" in policy and self._attachments.exhausted(consumer.name, int(policy["max_redeliver"]))
 
     @property
     def drained(self) -> bool:
