@@ -4,6 +4,7 @@ One object runs online inside a run, over a stored directory and on Spark. To ke
 stream is defined apart from any engine: the events ``e`` with ``key(e) == k`` together with every event for which
 ``broadcast(e)`` holds, in ``index`` order, for the whole history (also the broadcast events before the key's first).
 After a ``WIRE_ERROR`` anywhere in the history what a fold finds is undecided, unless it found it in a ``WIRE_ERROR``.
+From an event on that breaks the event contract (``harness.invariants.contract``) all that any fold finds is undecided.
 """
 
 from __future__ import annotations

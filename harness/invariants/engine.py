@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from harness.history.event import Event
+from harness.invariants.contract import damaged
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
 from harness.invariants.routes import may_broadcast, may_have_key
 from harness.invariants.shape import shaped
@@ -23,6 +24,11 @@ EXAMPLES_KEPT = 8
 
 UNREADABLE = "a tap had met bytes that are no frame; what passed there since then was not seen"
 """Why nothing is proved any more after a ``WIRE_ERROR``, except by another one."""
+
+DAMAGED = (
+    "event {index} ({kind}) breaks the event contract; what is concluded from there on may be its recorder's doing"
+)
+"""Why nothing is proved any more from an event on that lacks what the contract asks of its kind."""
 
 
 class InvariantFailed(Exception):
@@ -61,6 +67,7 @@ class Judge:
         self._folds = [_Fold(invariant) for invariant in invariants]
         self._routes: dict[tuple[str, str], list[tuple[_Fold, Callable[[Event], None]]]] = {}
         self._failure: InvariantFailed | None = None
+        self._damage = ""
 
     def observe(self, event: Event) -> None:
         """Take the next event. An invariant that raises is kept for ``finish``; the judge stops reading."""
@@ -70,7 +77,10 @@ class Judge:
         unreadable = event.kind == "WIRE_ERROR"
         if unreadable:
             # What it proves of itself stands; all else after it may have its reason in frames that nobody could read.
-            self._set_blind(False)
+            self._set_blind(self._damage)
+        if not self._damage and damaged(event):
+            self._damage = DAMAGED.format(index=event.index, kind=event.kind)
+            self._set_blind(self._damage)
         route = self._routes.get((event.layer, event.kind))
         if route is None:
             route = self._routes[event.layer, event.kind] = list(self._readers(event))
@@ -83,9 +93,9 @@ class Judge:
                 self._failure.__cause__ = error
                 return
         if unreadable:
-            self._set_blind(True)
+            self._set_blind(self._damage or UNREADABLE)
 
-    def _set_blind(self, blind: bool) -> None:
+    def _set_blind(self, blind: str) -> None:
         for fold in self._folds:
             fold.blind = blind
 
@@ -131,7 +141,7 @@ class _Fold:
     def __init__(self, invariant: Invariant[Any]) -> None:
         self.invariant = invariant
         self.found = 0
-        self.blind = False
+        self.blind = ""
         self._questions: list[Undecided] = []
         self._states: dict[Key, FoldState] = {}
         self._broadcasts: list[Event] = []
@@ -198,7 +208,7 @@ class _Fold:
         self._known(anomaly.clause)
         if self.blind:
             self._questions.append(
-                Undecided(clause=anomaly.clause, key=anomaly.key, reason=UNREADABLE, witness=anomaly.witness)
+                Undecided(clause=anomaly.clause, key=anomaly.key, reason=self.blind, witness=anomaly.witness)
             )
             return
         self.found += 1
