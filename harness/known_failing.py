@@ -3,11 +3,13 @@
 One entry a line, fields separated by ``|``::
 
     system | client | clause | anomaly | known      | reason
-    system | client | clause | anomaly | flaky 7/20 | reason
+    system | client | clause | anomaly | known from ci | reason
+    system | client | clause | anomaly | flaky 7/20    | reason
 
 ``#`` starts a comment line. ``*`` stands for any value of a whole field (not of the status or the reason). The reason
 is not optional: an entry nobody can explain is a failure nobody looks at. A *known* entry has to fail, or the run goes
-red as stale; a *flaky* one, whose measured rate it carries, may fail or not.
+red as stale (*from* a profile: only in that profile and longer ones, whose plans provoke it); a *flaky* one, whose
+measured rate it carries, may fail or not.
 """
 
 from __future__ import annotations
@@ -18,18 +20,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from harness.gate.profile import PROFILE_NAMES
 from harness.usage_error import UsageError
 
 Status = Literal["known", "flaky"]
 
 _FIELDS = ("system", "client", "clause", "anomaly", "status", "reason")
 _FLAKY = re.compile(r"flaky\s+(\d+)/(\d+)")
-_FORM = "system | client | clause | anomaly | known (or: flaky 7/20) | reason"
+_KNOWN = re.compile(rf"known(?:\s+from\s+({'|'.join(PROFILE_NAMES)}))?")
+_FORM = "system | client | clause | anomaly | known (or: known from ci, flaky 7/20) | reason"
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
-    """One accepted failure. ``failed`` of ``tries`` is the measured rate of a flaky one, None of a known one."""
+    """One accepted failure. ``failed`` of ``tries`` is the measured rate of a flaky one, None of a known one.
+
+    ``since`` is the shortest profile in which a known one has to fail.
+    """
 
     system: str
     client: str
@@ -40,6 +47,11 @@ class KnownFailure:
     place: str
     failed: int | None = None
     tries: int | None = None
+    since: str = PROFILE_NAMES[0]
+
+    def due(self, profile: str) -> bool:
+        """Whether a run of this profile that judges the clause has to see it fail."""
+        return self.status == "known" and PROFILE_NAMES.index(profile) >= PROFILE_NAMES.index(self.since)
 
     def covers(self, system: str, client: str, clause: str) -> bool:
         """Whether the entry speaks of this cell. A client or system may be named with or without its ``@version``."""
@@ -106,11 +118,15 @@ def _parse_line(line: str, place: str) -> KnownFailure:
     for title, value in zip(_FIELDS[:4], fields[:4], strict=True):
         if "*" in value and value != "*":
             raise UsageError(f"{place}: {title} {value!r}: '*' stands for a whole field only")
-    if status == "known":
-        return KnownFailure(system, client, clause, anomaly, "known", reason, place)
+    known = _KNOWN.fullmatch(status)
+    if known is not None:
+        since = known[1] or PROFILE_NAMES[0]
+        return KnownFailure(system, client, clause, anomaly, "known", reason, place, since=since)
     measured = _FLAKY.fullmatch(status)
     if measured is None:
-        raise UsageError(f"{place}: status {status!r} is neither 'known' nor 'flaky FAILED/TRIES' (flaky 7/20)")
+        raise UsageError(
+            f"{place}: status {status!r} is neither 'known' nor 'flaky FAILED/TRIES' (known, known from ci, flaky 7/20)"
+        )
     failed, tries = int(measured[1]), int(measured[2])
     if not 0 < failed <= tries:
         raise UsageError(f"{place}: a rate of {failed}/{tries} is not one of a flaky failure")

@@ -122,14 +122,14 @@ def _worst(breaches: Iterable[Breach]) -> Verdict:
     return "known" if "known" in accepted else "flaky"
 
 
-def mark_stale(cells: Sequence[Cell], known: Iterable[KnownFailure]) -> None:
-    """Mark the cells in which a *known* entry was put to the test and did not fail.
+def mark_stale(cells: Sequence[Cell], known: Iterable[KnownFailure], profile: str) -> None:
+    """Mark the cells in which a *known* entry was put to the test and did not fail, in a run of this profile.
 
     An entry with wildcards speaks of several cells and is stale only when none of them failed as listed. An entry whose
     cells were not judged (another selection, another client, a capability gate, a harness error) says nothing.
     """
     for entry in known:
-        if entry.status != "known":
+        if not entry.due(profile):
             continue
         covered = [cell for cell in cells if entry.covers(cell.system, cell.client, cell.clause)]
         if any(entry.allows(breach.anomaly) for cell in covered for breach in cell.breaches):

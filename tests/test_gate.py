@@ -1,6 +1,7 @@
 """The gate on a world without a broker: what is tried, found, shrunk, stored and decided."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -101,8 +102,42 @@ def test_known_failures_keep_the_run_green_and_are_not_shrunk(tmp_path) -> None:
     assert verdicts(result)["KEPT-01"] == "known"
     assert result.exit_code() == 0
     (failure,) = result.failures
-    assert (failure.accepted, failure.accepted_reason, failure.seed) == ("known", "issue 7", None)
-    assert not (tmp_path / "seeds").exists()
+    assert (failure.accepted, failure.accepted_reason) == ("known", "issue 7")
+    # Not shrunk and not measured, but as easy to see again as a new one.
+    assert (failure.plan, failure.rate) == (failing_plan(), None)
+    assert failure.replay == f"starquake replay {tmp_path / 'seeds' / str(failure.seed)}.json"
+    assert read(tmp_path / "seeds" / f"{failure.seed}.json").plan() == failing_plan()
+
+
+def test_a_known_failure_points_at_its_stored_seed(tmp_path) -> None:
+    known = "lite | reference | KEPT-01 | lost-send | known | issue 7"
+    first = run_gate(tmp_path / "first", FakeWorld(), known=known)
+    stored = read(Path(first.failures[0].seed_path or ""))
+    (failure,) = run_gate(tmp_path / "second", FakeWorld(), known=known, seeds=[stored]).failures
+    assert (failure.seed, failure.replay) == (stored.id, f"starquake replay {stored.id}")
+    elsewhere = msgspec.structs.replace(stored, client="python")
+    (failure,) = run_gate(tmp_path / "third", FakeWorld(), known=known, seeds=[elsewhere]).failures
+    assert failure.replay == f"starquake replay {stored.id} --client reference"
+    assert not (tmp_path / "third" / "seeds").exists()
+
+
+def test_nothing_is_stale_in_a_run_that_was_cut_short_or_had_trouble_of_its_own(tmp_path) -> None:
+    known = "lite | reference | KEPT-02 | swapped | known | issue 8"
+    broken = Outcome(judgement=FakeWorld().open(passing_plan()).finish().judgement, events=0, history=[], error="ours")
+
+    class Troubled(FakeExploration):
+        def explore(self, family, world, examples, steps, seed, on_outcome) -> None:  # type: ignore[no-untyped-def]
+            on_outcome(passing_plan(), broken)
+
+    assert run_gate(tmp_path / "calm", FakeWorld(), known=known).stale == 1
+    assert run_gate(tmp_path / "trouble", FakeWorld(), known=known, exploration=Troubled(PLANS)).stale == 0
+    assert run_gate(tmp_path / "cut", FakeWorld(interrupt_after=2), known=known).stale == 0
+
+
+def test_what_was_not_selected_is_not_told(tmp_path) -> None:
+    watcher = Silent()
+    run_gate(tmp_path, FakeWorld(), select="KEPT-02", watcher=watcher)
+    assert "new" not in watcher.told
 
 
 def test_a_known_failure_that_passes_turns_the_run_red(tmp_path) -> None:

@@ -105,3 +105,9 @@ def test_an_entry_of_a_client_speaks_of_it_on_any_system() -> None:
 def test_a_list_given_for_several_names_counts_once() -> None:
     entries = parse("* | python | DEDUP-02 | hole | known | why", "k")
     assert len(listed_for("lite", "lite", "python", {"lite": entries, "python": entries})) == 1
+
+
+def test_an_entry_from_a_profile_on_is_due_there_and_later() -> None:
+    (entry,) = parse("lite | python | DEDUP-02 | hole | known from ci | why", "k")
+    assert [entry.due(profile) for profile in ("smoke", "ci", "nightly")] == [False, True, True]
+    assert entry.covers("lite", "python", "DEDUP-02")

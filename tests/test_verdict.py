@@ -70,7 +70,7 @@ def test_unknown_gives_the_reason_of_the_history() -> None:
 
 def test_a_known_failure_that_passes_is_stale_and_red() -> None:
     cell = cell_of(tallied(), LOST)
-    mark_stale([cell], parse(LOST, "k"))
+    mark_stale([cell], parse(LOST, "k"), "smoke")
     assert cell.verdict == "known"
     assert cell.stale == ["k:1: lost is listed as known and did not fail"]
     assert cell.red
@@ -80,20 +80,20 @@ def test_a_known_failure_that_passes_is_stale_and_red() -> None:
 def test_an_entry_is_not_stale_when_nothing_was_judged_or_it_failed_elsewhere() -> None:
     wide = parse("* | * | KEPT-01 | lost | known | it is so", "k")
     silent = cell_of(Tally())
-    mark_stale([silent], wide)
+    mark_stale([silent], wide, "smoke")
     assert not silent.stale
     passing, failing = cell_of(tallied()), decide(
         CATALOGUE["KEPT-01"], tallied("lost").clauses["KEPT-01"], system="lite", client="java",
         system_capabilities=(), client_capabilities=(), known=wide,
     )  # fmt: skip
-    mark_stale([passing, failing], wide)
+    mark_stale([passing, failing], wide, "smoke")
     assert not passing.stale
     assert not failing.stale
 
 
 def test_a_flaky_entry_may_pass() -> None:
     cell = cell_of(tallied(), RARE)
-    mark_stale([cell], parse(RARE, "k"))
+    mark_stale([cell], parse(RARE, "k"), "nightly")
     assert cell.verdict == "pass"
     assert exit_code([cell], harness_errors=0) == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -13,7 +14,7 @@ from harness.gate.profile import Profile
 from harness.gate.result import Failure
 from harness.seeds.rate import Rate
 from harness.seeds.replay import Reproduction, Sighting, attempt
-from harness.seeds.seed import Expectation, make_seed, write
+from harness.seeds.seed import Expectation, Seed, make_seed, write
 from harness.shrink import shrink
 from harness.worlds.plan import Plan
 from harness.worlds.world import World
@@ -72,16 +73,7 @@ class Investigator:
             seen = calibration.sighting or seen
             plan, seen, note = self._shrunk(plan, seen, expect, rule, ends, watch)
         rate = self._measured(plan, expect, rule, calibration, deadline)
-        seed = make_seed(
-            expect,
-            plan,
-            protocol="pulsar",
-            system=self._system,
-            client=self._client,
-            versions=self._versions,
-            rate=rate,
-            note=seen.anomaly.message,
-        )
+        seed = self._seed(finding, plan, seen, rate)
         path = write(seed, seeds)
         return self._failure(
             finding,
@@ -95,12 +87,38 @@ class Investigator:
             replay=f"starquake replay {path}",
         )
 
-    def accepted(self, finding: Finding, status: str, reason: str) -> Failure:
-        """A failure somebody has accepted: shown with its evidence, neither shrunk nor stored."""
+    def accepted(self, finding: Finding, status: str, reason: str, stored: Seed | None, seeds: Path) -> Failure:
+        """A failure somebody has accepted: shown with its evidence and not shrunk.
+
+        ``stored`` is its committed reproduction; where there is none, the plan is stored in ``seeds`` as it was found.
+        """
         failure = self._failure(finding, finding.plan, finding.sighting, steps_found=len(finding.plan.steps()))
+        if stored is not None:
+            elsewhere = {"--system": (stored.system, self._system), "--client": (stored.client, self._client)}
+            changes = [f" {option} {here}" for option, (there, here) in elsewhere.items() if there != here]
+            failure.seed, failure.rate = stored.id, stored.rate
+            failure.replay = f"starquake replay {stored.id}{''.join(changes)}"
+        else:
+            seed = self._seed(finding, finding.plan, finding.sighting, Rate(0, 0))
+            # A report that cannot be written is told about elsewhere.
+            with suppress(OSError):
+                failure.seed_path = str(write(seed, seeds))
+                failure.seed, failure.replay = seed.id, f"starquake replay {failure.seed_path}"
         failure.accepted = "flaky" if status == "flaky" else "known"
         failure.accepted_reason = reason
         return failure
+
+    def _seed(self, finding: Finding, plan: Plan, seen: Sighting, rate: Rate) -> Seed:
+        return make_seed(
+            finding.expect,
+            plan,
+            protocol="pulsar",
+            system=self._system,
+            client=self._client,
+            versions=self._versions,
+            rate=rate,
+            note=seen.anomaly.message,
+        )
 
     def unstored(self, finding: Finding, why: str) -> Failure:
         """A new failure that could not be stored: told as it was found."""

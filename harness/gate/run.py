@@ -138,6 +138,7 @@ class Gate:
         self._exploration = exploration
         self._make_world = make_world
         self._seeds = seeds
+        self._clauses = frozenset(clause.id for clause in self._selected)
         self._watcher = watcher
         self._started = monotonic()
         # Plans run side by side where the world has lanes for it; what they find is gathered one by one.
@@ -169,7 +170,11 @@ class Gate:
             if result.interrupted:
                 break
         for system, known in self._known.items():
-            mark_stale([cell for cell in result.cells if cell.system == system], known.values())
+            # What was cut short or hit by trouble of our own did not put every entry to the test.
+            pairs = [pair for pair in result.pairs if pair.system == system]
+            if not result.interrupted and not any(pair.errors or pair.setup_error for pair in pairs):
+                cells = [cell for cell in result.cells if cell.system == system]
+                mark_stale(cells, known.values(), request.profile.name)
         result.seconds = round(monotonic() - self._started, 3)
         return result
 
@@ -313,7 +318,7 @@ class Gate:
             else:
                 run.tally.add(outcome.judgement)
                 for finding in run.findings.add(plan, outcome, found_by):
-                    if finding.expect.clause in run.unbound:
+                    if finding.expect.clause in run.unbound or finding.expect.clause not in self._clauses:
                         continue
                     self._watcher.finding(finding, self._accepted(run, finding)[0])
             if outcome.error is None and not outcome.judgement.anomalies and outcome.directory is not None:
@@ -382,10 +387,17 @@ class Gate:
                 system_capabilities=world.system.capabilities,
                 client_capabilities=world.client.capabilities,
                 known=run.known,
-                harness_error=run.family_errors.get(clause.family, everywhere),
+                harness_error=self._error_for(clause, run),
             )
             for clause in self._selected
         ]
+
+    def _error_for(self, clause: Clause, run: _PairRun) -> str | None:
+        """The error that may have hidden a breach of the clause; rules of no single family are tried in all of them."""
+        own = run.family_errors.get(clause.family, run.family_errors.get(""))
+        if own is None and clause.family not in self._exploration.families:
+            own = next(iter(run.family_errors.values()), None)
+        return own
 
     def _accepted(self, run: _PairRun, finding: Finding) -> tuple[str, str]:
         for entry in run.known:
@@ -421,11 +433,26 @@ class Gate:
             breach = breaches[finding.expect.clause, finding.expect.anomaly]
             if breach.accepted:
                 run.told.add(finding.expect)
-                yield investigator.accepted(finding, breach.accepted, breach.reason)
+                failure = investigator.accepted(
+                    finding, breach.accepted, breach.reason, self._stored(run, finding.expect), self._seed_directory
+                )
+                breach.seed = failure.seed
+                yield failure
+
+    def _stored(self, run: _PairRun, expect: Expectation) -> Seed | None:
+        """The stored reproduction of a failure, with this client if there is one, else with another."""
+        fitting = [
+            seed for seed in self._seeds if seed.expect == expect and seed.system in (run.product, run.pair.system)
+        ]
+        return min(fitting, key=lambda seed: seed.client != run.pair.client, default=None)
+
+    @property
+    def _seed_directory(self) -> Path:
+        return self._request.report / "seeds"
 
     def _investigate(self, run: _PairRun, investigator: Investigator, finding: Finding, deadline: float) -> Failure:
         name = f"{finding.expect.clause} {finding.expect.anomaly}"
-        seeds = self._request.report / "seeds"
+        seeds = self._seed_directory
 
         def watch(text: str) -> None:
             self._watcher.activity(f"shrinking {name}: {text}")

@@ -75,6 +75,7 @@ def _case(suite: ElementTree.Element, cell: Cell, failures: Sequence[Failure]) -
             properties[f"{breach.accepted}.{breach.anomaly}"] = f"expected failure{rate}: {breach.reason}"
         if breach.seed:
             properties[f"seed.{breach.anomaly}"] = breach.seed
+    properties |= {f"replay.{failure.anomaly}": failure.replay for failure in failures if failure.replay}
     _properties(case, properties)
     if cell.verdict == "fail":
         for failure in failures:

@@ -137,12 +137,16 @@ def show_accepted(result: GateResult, console: Console) -> None:
     if lines:
         console.print()
         console.print("[bold]Known failures, seen again[/bold]")
+    replays = {(one.clause, one.anomaly, one.system, one.client): one.replay for one in result.failures}
     for cell, breach in lines:
         rate = f" {breach.rate}" if breach.rate else ""
+        replay = replays.get((cell.clause, breach.anomaly, cell.system, cell.client))
         console.print(
             f"  [yellow]{breach.accepted}{rate}[/yellow] {cell.clause} {escape(breach.anomaly)}"
             f" [dim]{escape(cell.system)} x {escape(cell.client)}:[/dim] {escape(breach.reason)}"
         )
+        if replay:
+            console.print(f"    [cyan]{escape(replay)}[/cyan]", soft_wrap=True)
     for place in dict.fromkeys(place for cell in result.cells for place in cell.stale):
         console.print(f"  [bold red]STALE[/bold red] {escape(place)}")
 
