@@ -128,7 +128,7 @@ def cache_writable() -> Finding:
         not problem,
         f"{directory}{problem}",
         "Make it writable, or set XDG_CACHE_HOME to a directory that is.",
-        "building Toxiproxy and adapters",
+        "building Toxiproxy",
         True,
     )
 
@@ -208,13 +208,13 @@ def go() -> Finding:
         ok,
         detail,
         f"Install Go {wanted} or newer; without it Toxiproxy is built with Go from PyPI.",
-        "building Toxiproxy faster; client go",
+        "building Toxiproxy without fetching Go",
         False,
     )
 
 
 def tool(name: str, command: tuple[str, ...], mend: str, needed_for: str) -> Finding:
-    """A program for systems and clients of later versions: good to have."""
+    """A program that nothing in this version needs; systems and clients of later versions will."""
     path = shutil.which(command[0])
     version = None if path is None else _ask([path, *command[1:]])
     detail = "not found" if path is None else f"{version or 'does not run'}, {path}"
@@ -222,10 +222,30 @@ def tool(name: str, command: tuple[str, ...], mend: str, needed_for: str) -> Fin
 
 
 _TOOLS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
-    ("jdk", ("javac", "-version"), "Install a JDK 17 or newer.", "systems pulsar@V and rocketmq@V, client java"),
-    ("maven", ("mvn", "--version"), "Install Maven 3.8 or newer.", "systems pulsar@V and rocketmq@V, client java"),
-    ("node", ("node", "--version"), "Install Node.js 18 or newer.", "client node"),
-    ("cargo", ("cargo", "--version"), "Install Rust 1.80 or newer (rustup).", "client rust"),
+    (
+        "jdk",
+        ("javac", "-version"),
+        "Install a JDK 17 or newer.",
+        "nothing yet; brokers and clients in Java, in later versions",
+    ),
+    (
+        "maven",
+        ("mvn", "--version"),
+        "Install Maven 3.8 or newer.",
+        "nothing yet; brokers and clients in Java, in later versions",
+    ),
+    (
+        "node",
+        ("node", "--version"),
+        "Install Node.js 18 or newer.",
+        "nothing yet; clients in JavaScript, in later versions",
+    ),
+    (
+        "cargo",
+        ("cargo", "--version"),
+        "Install Rust 1.80 or newer (rustup).",
+        "nothing yet; clients in Rust, in later versions",
+    ),
 )
 
 

