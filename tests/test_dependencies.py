@@ -1,0 +1,67 @@
+"""ARCHITECTURE.md says who imports whom; what it says is true."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SMALL = {"cache_directory", "processes", "reaper", "setup_error"}
+"""Single modules about this machine, which know nothing of Pulsar."""
+
+
+def imported_parts(folder: str) -> set[str]:
+    """Parts (folders or modules right under ``harness``, or ``properties``) that the modules of a folder import."""
+    parts: set[str] = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            for name in names:
+                package, _, rest = name.partition(".")
+                if package == "harness":
+                    parts.add(rest.partition(".")[0])
+                elif package == "properties":
+                    parts.add(package)
+    return parts - {Path(folder).parts[1]} if "/" in folder else parts
+
+
+@pytest.mark.parametrize(
+    ("folder", "allowed"),
+    [
+        ("harness/wire", set()),
+        ("harness/history", set()),
+        ("harness/invariants", {"history"}),
+        ("harness/faults", {"wire", "history"}),
+        ("harness/reference/broker", {"wire"}),
+        ("harness/reference/client", {"wire", "clients"}),
+        ("harness/clients", {"wire", "reference"}),
+        ("harness/systems", {"wire", "reference"}),
+        (
+            "harness/worlds",
+            {"wire", "history", "invariants", "faults", "reference", "clients", "systems", "__version__"},
+        ),
+        ("harness/seeds", {"history", "invariants", "faults", "clients", "worlds", "usage_error"}),
+    ],
+)
+def test_a_part_imports_only_what_the_architecture_says(folder: str, allowed: set[str]):
+    found = imported_parts(folder)
+    assert found - SMALL <= allowed
+    assert allowed <= found, "what is no longer used is no longer allowed"
+
+
+def test_the_contract_is_all_that_the_reference_client_knows_of_clients():
+    names = {
+        alias.name
+        for path in (ROOT / "harness/reference/client").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "harness.clients"
+        for alias in node.names
+    }
+    assert names == {"client", "requests"}
