@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 
 import msgspec
 
@@ -20,6 +22,8 @@ from harness.history.parquet import RunInfo, read_history, read_run_info
 from harness.invariants.core import Anomaly, Undecided
 from harness.invariants.engine import ClauseResult, InvariantFailed, Judge, Judgement
 from harness.invariants.registry import all_invariants
+from harness.known_failing import KnownFailure, listed_for
+from harness.systems.product import product_of
 from harness.tally import Tally
 from harness.usage_error import UsageError
 from harness.verdict import decide, missing_capabilities
@@ -28,9 +32,26 @@ from harness.worlds.plan import Plan
 NEAR = 200
 """How many places around a witness event are read again for the excerpt."""
 
+NOTHING_LISTED: Mapping[str, Sequence[KnownFailure]] = MappingProxyType({})
 
-def check(directories: Sequence[Path], catalogue: Catalogue) -> GateResult:
-    """The verdicts of run directories, those of one system and client taken together. Raises ``UsageError``."""
+
+def parties(directories: Sequence[Path]) -> tuple[list[str], list[str]]:
+    """The systems and the clients that run directories are of, each once. Raises ``UsageError``."""
+    infos = [_run_info(directory) for directory in directories]
+    keys = [_pair_of(info) for info in infos]
+    return list(dict.fromkeys(system for system, _ in keys)), list(dict.fromkeys(client for _, client in keys))
+
+
+def check(
+    directories: Sequence[Path],
+    catalogue: Catalogue,
+    listed: Mapping[str, Sequence[KnownFailure]] = NOTHING_LISTED,
+) -> GateResult:
+    """The verdicts of run directories, those of one system and client taken together. Raises ``UsageError``.
+
+    A directory given twice, by whatever path, is one run. ``listed`` holds known failures by what they are of, as
+    ``harness.known_failing.listed_for`` takes them. None of them is ever stale here: some of the runs prove nothing.
+    """
     began = monotonic()
     result = GateResult(
         title="check",
@@ -40,10 +61,15 @@ def check(directories: Sequence[Path], catalogue: Catalogue) -> GateResult:
     )
     pairs: dict[tuple[str, str], tuple[Pair, Tally, RunInfo]] = {}
     errors: dict[tuple[str, str], str] = {}
-    for directory in directories:
+    for directory in _each_once(directories):
         info, judgement, events, error = _judged(directory)
-        key = (info.system or "unnamed system", info.client or "unnamed client")
-        pair, tally, _ = pairs.setdefault(key, (Pair(system=key[0], client=key[1]), Tally(), info))
+        key = _pair_of(info)
+        pair, tally, first = pairs.setdefault(key, (Pair(system=key[0], client=key[1]), Tally(), info))
+        if _product(info) != _product(first):
+            raise UsageError(
+                f"{directory}: {key[0]} was {_product(info)} here and {_product(first)} in another of these runs;"
+                " check them apart"
+            )
         pair.examples += 1
         pair.events += events
         result.versions |= info.versions
@@ -57,6 +83,7 @@ def check(directories: Sequence[Path], catalogue: Catalogue) -> GateResult:
     for key, (pair, tally, info) in pairs.items():
         pair.system_version = info.versions.get(info.system, "")
         pair.client_version = info.versions.get(f"client {info.client}", "")
+        known = listed_for(key[0], _product(info), key[1], listed)
         result.pairs.append(pair)
         result.cells += [
             decide(
@@ -66,13 +93,50 @@ def check(directories: Sequence[Path], catalogue: Catalogue) -> GateResult:
                 client=key[1],
                 system_capabilities=_capabilities(info, "system", clause.needs_system),
                 client_capabilities=_capabilities(info, "client", clause.needs_client),
-                known=(),
+                known=known,
                 harness_error=errors.get(key),
             )
             for clause in catalogue
         ]
+    _accept(result)
     result.seconds = round(monotonic() - began, 3)
     return result
+
+
+def _each_once(directories: Iterable[Path]) -> Iterable[Path]:
+    once: dict[str, Path] = {}
+    for directory in directories:
+        once.setdefault(os.path.realpath(directory), directory)
+    return once.values()
+
+
+def _run_info(directory: Path) -> RunInfo:
+    try:
+        return read_run_info(directory)
+    except HistoryError as error:
+        raise UsageError(str(error)) from error
+
+
+def _pair_of(info: RunInfo) -> tuple[str, str]:
+    return info.system or "unnamed system", info.client or "unnamed client"
+
+
+def _product(info: RunInfo) -> str:
+    return product_of(_pair_of(info)[0], info.versions.get(info.system, ""))
+
+
+def _accept(result: GateResult) -> None:
+    """Tell with the evidence of a breach, too, that somebody has accepted it."""
+    accepted = {
+        (cell.clause, breach.anomaly, cell.system, cell.client): breach
+        for cell in result.cells
+        for breach in cell.breaches
+        if breach.accepted
+    }
+    for failure in result.failures:
+        breach = accepted.get((failure.clause, failure.anomaly, failure.system, failure.client))
+        if breach is not None:
+            failure.accepted, failure.accepted_reason = breach.accepted, breach.reason
 
 
 def _judged(directory: Path) -> tuple[RunInfo, Judgement, int, str | None]:

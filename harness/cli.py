@@ -23,6 +23,7 @@ from harness.usage_error import UsageError
 from harness.verdict import EXIT_GREEN, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_USAGE, EXIT_VIOLATION
 
 if TYPE_CHECKING:
+    from harness.clauses.catalogue import Catalogue
     from harness.gate.result import GateResult
     from harness.known_failing import KnownFailure
     from harness.reference.mutants.run import MutantRow
@@ -52,6 +53,7 @@ SYSTEMS = {
 }
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
+Known = Annotated[Path | None, typer.Option("--known", help="List of known failures [default: the shipped ones].")]
 Report = Annotated[Path | None, typer.Option("--report", help="Directory for all files [default: reports/gate-TIME].")]
 
 
@@ -81,7 +83,7 @@ def gate(
     client: Annotated[list[str] | None, typer.Option("--client", help="Client under test (again for more).")] = None,
     profile: Annotated[str, typer.Option("--profile", help="smoke, ci or nightly.")] = "smoke",
     select: Annotated[str, typer.Option("--select", help="Only the clauses this glob matches.")] = "*",
-    known: Annotated[Path | None, typer.Option("--known", help="List of known failures.")] = None,
+    known: Known = None,
     report: Report = None,
     junit: Annotated[Path | None, typer.Option("--junit", help="A further copy of the JUnit file.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Base of all randomness (smoke draws nothing).")] = None,
@@ -103,7 +105,7 @@ def gate(
     _check_selection(select, [clause.id for clause in catalogue])
     systems = list(dict.fromkeys(system or [DEFAULT_SYSTEM]))
     clients = list(dict.fromkeys(client or _default_clients(systems)))
-    listed = _known_failures(systems, known, [clause.id for clause in catalogue])
+    listed = _known_failures(known, [clause.id for clause in catalogue], systems, clients)
     directory = prepare(report or Path("reports") / f"gate-{datetime.now():%Y%m%d-%H%M%S}")
     if junit is not None:
         prepare(junit.parent)
@@ -160,8 +162,13 @@ def _near(name: str, clauses: list[str]) -> str:
     )
 
 
-def _known_failures(systems: list[str], given: Path | None, clauses: list[str]) -> dict[str, list[KnownFailure]]:
-    """By product or client: what an address turns out to be is told by its broker, so every shipped list is at hand."""
+def _known_failures(
+    given: Path | None, clauses: list[str], systems: list[str], clients: list[str]
+) -> dict[str, list[KnownFailure]]:
+    """By product or client: what an address turns out to be is told by its broker, so every shipped list is at hand.
+
+    ``systems`` and ``clients`` are those to be judged, which a given list may speak of whatever they are called.
+    """
     from harness.clients.resolve import ADAPTERS
     from harness.fixture_files import known_failing_files
     from harness.known_failing import check_names, read
@@ -170,7 +177,7 @@ def _known_failures(systems: list[str], given: Path | None, clauses: list[str]) 
     files = shipped if given is None else dict.fromkeys([*shipped, *systems], given)
     entries = {path: read(path) for path in set(files.values())}
     if given is not None:
-        check_names(entries[given], clauses, list(ADAPTERS))
+        check_names(entries[given], clauses, [*ADAPTERS, *clients])
     return {product: entries[path] for product, path in files.items()}
 
 
@@ -220,6 +227,7 @@ def _tell(result: GateResult, directory: Path, junit: Path | None, as_json: bool
 def check(
     history: Annotated[list[Path], typer.Argument(help="Run directories: run.json and history/*.parquet.")],
     engine: Annotated[str, typer.Option("--engine", help="local.")] = "local",
+    known: Known = None,
     out: Annotated[Path | None, typer.Option("--out", help="Directory for the reports.")] = None,
     as_json: Json = False,
 ) -> int:
@@ -232,9 +240,19 @@ def check(
         raise UsageError("the engine 'spark' is not in this version; use --engine local")
     if engine != "local":
         raise UsageError(f"there is no engine {engine!r}; there is: local")
+    catalogue = load()
+    listed = _known_failures_of(history, known, catalogue)
     directory = prepare(out or Path("reports") / f"check-{datetime.now():%Y%m%d-%H%M%S}")
-    result = judge(history, load())
-    return _tell(result, directory, None, as_json)
+    return _tell(judge(history, catalogue, listed), directory, None, as_json)
+
+
+def _known_failures_of(
+    histories: list[Path], given: Path | None, catalogue: Catalogue
+) -> dict[str, list[KnownFailure]]:
+    """Those of the systems and clients of stored runs, so that they are judged as the gate would judge them."""
+    from harness.check import parties
+
+    return _known_failures(given, [clause.id for clause in catalogue], *parties(histories))
 
 
 @app.command()
@@ -253,10 +271,15 @@ def report(
     for directory in run:
         if not directory.is_dir():
             raise UsageError(f"there is no directory {directory}")
+    catalogue = load()
+
+    def judged(directory: Path) -> GateResult:
+        return judge([directory], catalogue, _known_failures_of([directory], None, catalogue))
+
     worst = EXIT_GREEN
     for directory in run:
         finished = (directory / RESULT_FILE).is_file()
-        result = load_result(directory) if finished else judge([directory], load())
+        result = load_result(directory) if finished else judged(directory)
         target = prepare(directory if out is None else out if len(run) == 1 else out / directory.name)
         code = _tell(result, target, None, as_json=False)
         worst = EXIT_VIOLATION if EXIT_VIOLATION in (worst, code) else max(worst, code)

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from harness.setup_error import SetupError
 from harness.systems import lite
 from harness.systems.handshake import HandshakeFailed, handshake
+from harness.systems.product import product_of
 from harness.systems.stranger import who_answers
 from harness.systems.system import Address, Protocol, System, UnknownSystem
 
@@ -47,8 +48,9 @@ class ExternalSystem(System):
             )
             raise SetupError(f"no Pulsar broker at {address.service_url}: {error}", mend) from error
         self.version = connected.server_version or "unknown"
-        if self.version.startswith(lite.SERVER_VERSION):
-            self._product, self.capabilities = "lite", lite.CAPABILITIES
+        self._product = product_of(self.name, self.version)
+        if self._product == lite.LiteSystem.name:
+            self.capabilities = lite.CAPABILITIES
         self._reached = True
         return address
 

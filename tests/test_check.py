@@ -1,0 +1,144 @@
+"""Stored runs are judged as the gate judges them: by the same lists of known failures, each run once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from consumer_history import ConsumerHistory
+from typer.testing import CliRunner, Result
+
+from harness.check import check, parties
+from harness.clauses.catalogue import load
+from harness.cli import app
+from harness.history.parquet import HistoryWriter, RunInfo
+from harness.known_failing import parse
+from harness.systems.product import product_of
+from harness.usage_error import UsageError
+
+ADDRESS = "pulsar://127.0.0.1:6650"
+WENT_BACK = "DISPATCH-02 | dispatch-went-back"
+
+
+def a_run(directory: Path, system: str = "lite", version: str = "0.2.0", client: str = "reference") -> Path:
+    """A history in which entries are dispatched out of order, as shipped lists know of pulsar-lite."""
+    info = RunInfo(
+        run="r",
+        system=system,
+        client=client,
+        versions={system: version, f"client {client}": "1"},
+        capabilities={"system": ["key_shared", "ack_receipt"], "client": []},
+    )
+    history = ConsumerHistory()
+    history.consumer()
+    for entry in (0, 2, 1):
+        history.message(1, entry)
+    writer = HistoryWriter(directory, info)
+    for event in history.events:
+        writer.append(event)
+    writer.close()
+    return directory
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["check", *arguments, "--json"])
+
+    return run
+
+
+def verdict(result: Result, clause: str = "DISPATCH-02") -> str:
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    (cell,) = [line for line in lines if line["type"] == "verdict" and line["clause"] == clause]
+    assert not any(line.get("stale") for line in lines)
+    return cell["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("system", "version", "expected", "code"),
+    [
+        ("lite", "0.2.0", "flaky", 0),
+        (ADDRESS, "Pulsar-Lite-0.1.0", "flaky", 0),
+        (ADDRESS, "4.0.1", "fail", 1),
+        ("reference", "4.0", "fail", 1),
+    ],
+)
+def test_the_shipped_lists_apply_as_in_the_gate(
+    command, tmp_path, system: str, version: str, expected: str, code: int
+) -> None:
+    a_run(tmp_path / "run", system, version)
+    result = command("run")
+    assert result.exit_code == code, result.output
+    assert verdict(result) == expected
+
+
+def test_a_given_list_takes_their_place(command, tmp_path) -> None:
+    a_run(tmp_path / "run")
+    (tmp_path / "none.txt").write_text("")
+    result = command("run", "--known", "none.txt")
+    assert (verdict(result), result.exit_code) == ("fail", 1)
+    (tmp_path / "mine.txt").write_text(f"lite | reference | {WENT_BACK} | known | issue 7\n")
+    result = command("run", "--known", "mine.txt")
+    assert (verdict(result), result.exit_code) == ("known", 0)
+    shown = CliRunner().invoke(app, ["report", "run"])
+    assert shown.exit_code == 0, shown.output
+
+
+def test_a_list_may_speak_of_what_another_tool_recorded(command, tmp_path) -> None:
+    a_run(tmp_path / "run", "staging", "4.0.1", "java")
+    (tmp_path / "mine.txt").write_text(f"staging | java | {WENT_BACK} | known | issue 7\n")
+    assert verdict(command("run", "--known", "mine.txt")) == "known"
+
+
+def test_a_broken_list_is_refused_before_anything_is_judged(command, tmp_path) -> None:
+    a_run(tmp_path / "run")
+    (tmp_path / "k.txt").write_text("lite | python | NOPE-99 | x | known | y\n")
+    result = command("run", "--known", "k.txt")
+    assert result.exit_code == 2
+    assert "there is no clause 'NOPE-99'" in result.stderr
+    assert not (tmp_path / "reports").exists()
+
+
+def test_nothing_is_stale_in_a_part_of_the_runs(tmp_path) -> None:
+    run = a_run(tmp_path / "run")
+    listed = {"lite": parse(f"lite | * | {WENT_BACK} | flaky 1/2 | w\nlite | * | DISPATCH-02 | x | known | w", "k")}
+    result = check([run], load(), listed)
+    assert result.stale == 0
+    assert result.exit_code() == 0
+    (failure,) = [failure for failure in result.failures if failure.clause == "DISPATCH-02"]
+    assert (failure.accepted, failure.accepted_reason) == ("flaky", "w")
+    assert result.new_failures == []
+
+
+def test_a_directory_given_twice_is_one_run(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = a_run(tmp_path / "run")
+    (tmp_path / "link").symlink_to(run)
+    once, again = check([run], load()), check([run, Path("run"), Path("run/../run"), Path("link")], load())
+    assert again.pairs == once.pairs
+    assert again.cells == once.cells
+    other = a_run(tmp_path / "other")
+    assert check([run, other], load()).pairs[0].examples == 2
+
+
+def test_one_address_with_two_products_is_not_one_system(tmp_path) -> None:
+    runs = [a_run(tmp_path / "a", ADDRESS, "Pulsar-Lite-0.1.0"), a_run(tmp_path / "b", ADDRESS, "4.0.1")]
+    with pytest.raises(UsageError, match="check them apart"):
+        check(runs, load())
+
+
+def test_parties_are_told_once(tmp_path) -> None:
+    runs = [a_run(tmp_path / name, system) for name, system in (("a", "lite"), ("b", "reference"), ("c", "lite"))]
+    assert parties(runs) == (["lite", "reference"], ["reference"])
+    with pytest.raises(UsageError, match="not a run directory"):
+        parties([tmp_path])
+
+
+def test_a_broker_is_what_it_says_it_is() -> None:
+    assert product_of(ADDRESS, "Pulsar-Lite-0.1.0") == "lite"
+    assert product_of(ADDRESS, "4.0.1") == ADDRESS
+    assert product_of("lite", "0.2.0") == "lite"
