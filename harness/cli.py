@@ -177,7 +177,7 @@ def _known_failures(
     files = shipped if given is None else dict.fromkeys([*shipped, *systems], given)
     entries = {path: read(path) for path in set(files.values())}
     if given is not None:
-        check_names(entries[given], clauses, [*ADAPTERS, *clients])
+        check_names(entries[given], clauses, [*ADAPTERS, *clients], systems)
     return {product: entries[path] for product, path in files.items()}
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.gate.profile import PROFILE_NAMES
+from harness.regular_file import read_regular
 from harness.usage_error import UsageError
 
 Status = Literal["known", "flaky"]
@@ -137,7 +138,7 @@ def read(path: Path) -> list[KnownFailure]:
     """The entries of a file. Raises ``UsageError`` when it cannot be read or understood."""
     try:
         # An editor's byte order mark belongs to no field.
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"cannot read the known-failing list {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -145,13 +146,20 @@ def read(path: Path) -> list[KnownFailure]:
     return parse(text, str(path))
 
 
-def check_names(entries: Iterable[KnownFailure], clauses: Collection[str], clients: Collection[str]) -> None:
-    """Refuse an entry that can never match: a clause the catalogue lacks or a client nobody has.
+def check_names(
+    entries: Iterable[KnownFailure], clauses: Collection[str], clients: Collection[str], systems: Collection[str] = ()
+) -> None:
+    """Refuse an entry that can never match: a clause the catalogue lacks, a client or a system nobody has.
 
-    Such an entry is a typing error that would silently accept nothing. Raises ``UsageError`` with its file and line.
+    ``systems`` are names beyond those that can be asked for. Such an entry is a typing error that would silently accept
+    nothing. Raises ``UsageError`` with its file and line.
     """
+    from harness.systems.resolve import names_a_system
+
     for entry in entries:
         if entry.clause != "*" and entry.clause not in clauses:
             raise UsageError(f"{entry.place}: there is no clause {entry.clause!r}; `starquake clauses` lists them")
         if entry.client != "*" and entry.client.split("@", 1)[0] not in clients:
             raise UsageError(f"{entry.place}: there is no client {entry.client!r}; `starquake clients list` lists them")
+        if entry.system != "*" and entry.system not in systems and not names_a_system(entry.system):
+            raise UsageError(f"{entry.place}: there is no system {entry.system!r}; `starquake systems list` lists them")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +17,12 @@ from harness.clauses.catalogue import load
 from harness.cli import app
 from harness.history.parquet import HistoryWriter, RunInfo
 from harness.known_failing import parse
+from harness.regular_file import read_regular
 from harness.systems.product import product_of
+from harness.systems.resolve import names_a_system
 from harness.usage_error import UsageError
 
+ROOT = Path(__file__).resolve().parent.parent
 ADDRESS = "pulsar://127.0.0.1:6650"
 WENT_BACK = "DISPATCH-02 | dispatch-went-back"
 
@@ -142,3 +148,51 @@ def test_a_broker_is_what_it_says_it_is() -> None:
     assert product_of(ADDRESS, "Pulsar-Lite-0.1.0") == "lite"
     assert product_of(ADDRESS, "4.0.1") == ADDRESS
     assert product_of("lite", "0.2.0") == "lite"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["lite", "lite@0.2.0", "reference", "simulated", "pulsar@4.0.1", "pulsar", "docker:apachepulsar/pulsar:4.0.1",
+     "rocketmq-reference", "rocketmq@5", ADDRESS, f"{ADDRESS},http://127.0.0.1:8080",
+     "mutant:broker-replaces-batch-bits"],
+)  # fmt: skip
+def test_a_name_of_a_system(name: str) -> None:
+    assert names_a_system(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["lit", "Lite", "python", "", "pulsar://", "pulsar+ssl://h:1", "mutant:", "mutant:broker-replaces", "pulsa@4"],
+)
+def test_a_name_of_no_system(name: str) -> None:
+    assert not names_a_system(name)
+
+
+def test_a_list_with_a_system_nobody_has_is_refused(command, tmp_path) -> None:
+    a_run(tmp_path / "run")
+    (tmp_path / "k.txt").write_text(f"# so\nlit | reference | {WENT_BACK} | known | issue 7\n")
+    for result in (command("run", "--known", "k.txt"), CliRunner().invoke(app, ["gate", "--known", "k.txt"])):
+        assert result.exit_code == 2
+        assert "k.txt:2: there is no system 'lit'; `starquake systems list`" in result.stderr
+        assert not (tmp_path / "reports").exists()
+
+
+@pytest.mark.parametrize("arguments", [["gate", "--known", "pipe"], ["replay", "pipe"]])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, arguments: list[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    ended = subprocess.run(
+        [sys.executable, "-m", "harness", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "pipe: it is no regular file; " in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_only_regular_files_are_read(tmp_path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("file")
+    assert read_regular(tmp_path / "link") == b"x"
+    for path in (Path("/dev/zero"), tmp_path, tmp_path / "absent"):
+        with pytest.raises(OSError, match=r"regular file|Is a directory|No such file"):
+            read_regular(path)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from harness.regular_file import read_regular
 from harness.seeds.plan_check import BadPlan, check_plan
 from harness.seeds.rate import Rate
 from harness.usage_error import UsageError
@@ -129,7 +130,7 @@ def decode(data: bytes, name: str) -> Seed:
 def read(path: Path) -> Seed:
     """Read a seed file. Raises ``UsageError``."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except OSError as error:
         hint = "; `starquake seeds` lists those that are stored" if isinstance(error, FileNotFoundError) else ""
         raise UsageError(f"cannot read the seed {path}: {error.strerror or error}{hint}") from error

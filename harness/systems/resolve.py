@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.systems.external import ExternalSystem
+from harness.systems.external import ExternalSystem, parse_address
 from harness.systems.lite import LiteSystem
 from harness.systems.system import System, UnknownSystem
 
@@ -28,3 +28,25 @@ def resolve(spec: str) -> System:
     if spec.startswith("pulsar+ssl://"):
         raise UnknownSystem(f"system {spec!r}: TLS hides the frames; give the plain-text port as pulsar://HOST:6650")
     raise UnknownSystem(f"no system {spec!r}; {there_are}")
+
+
+def names_a_system(name: str) -> bool:
+    """Whether a system, with or without its ``@version``, may have this name: one there is, or one that is planned."""
+    if name.startswith("pulsar://"):
+        try:
+            parse_address(name)
+        except UnknownSystem:
+            return False
+        return True
+    if name.startswith("mutant:"):
+        # Imported late: it brings both reference machines with it.
+        from harness.reference.mutants.registry import UnknownMutant, mutant_named
+
+        try:
+            mutant_named(name.removeprefix("mutant:"))
+        except UnknownMutant:
+            return False
+        return True
+    product = name.split("@", 1)[0]
+    versioned = [planned.removesuffix("@") for planned in PLANNED if planned.endswith("@")]
+    return product in (*KNOWN, *versioned) or name.startswith(PLANNED)
