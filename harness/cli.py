@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from harness import __version__
@@ -51,6 +52,12 @@ SYSTEMS = {
     "mutant:NAME": "the simulated pair with one part deliberately broken; `starquake mutants` names them",
     "pulsar://HOST:PORT[,http://HOST:PORT]": "a broker that runs already",
 }
+
+UNLIMITED = 10_000
+"""Columns of a terminal that is wide enough for any table."""
+
+FOLDED, GAP = 8, 2
+"""Least columns of what may be folded, and those between two of them."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
 Known = Annotated[Path | None, typer.Option("--known", help="List of known failures [default: the shipped ones].")]
@@ -272,18 +279,33 @@ def report(
         if not directory.is_dir():
             raise UsageError(f"there is no directory {directory}")
     catalogue = load()
-
-    def judged(directory: Path) -> GateResult:
-        return judge([directory], catalogue, _known_failures_of([directory], None, catalogue))
-
     worst = EXIT_GREEN
-    for directory in run:
-        finished = (directory / RESULT_FILE).is_file()
-        result = load_result(directory) if finished else judged(directory)
-        target = prepare(directory if out is None else out if len(run) == 1 else out / directory.name)
-        code = _tell(result, target, None, as_json=False)
+    for directory, target in _report_targets(run, out):
+        if (directory / RESULT_FILE).is_file():
+            result = load_result(directory)
+        else:
+            result = judge([directory], catalogue, _known_failures_of([directory], None, catalogue))
+        code = _tell(result, prepare(target), None, as_json=False)
         worst = EXIT_VIOLATION if EXIT_VIOLATION in (worst, code) else max(worst, code)
     return worst
+
+
+def _report_targets(directories: list[Path], out: Path | None) -> list[tuple[Path, Path]]:
+    """Each directory, once, with where its report goes. Raises ``UsageError`` when two would go to one place."""
+    found = {directory.resolve(): directory for directory in directories}
+    if out is None:
+        return [(directory, directory) for directory in found.values()]
+    if len(found) == 1:
+        return [(directory, out) for directory in found.values()]
+    taken: dict[str, Path] = {}
+    for place, directory in found.items():
+        if place.name in taken:
+            raise UsageError(
+                f"{taken[place.name]} and {directory} would both be written to {out / place.name};"
+                " give each an --out of its own"
+            )
+        taken[place.name] = directory
+    return [(directory, out / name) for name, directory in taken.items()]
 
 
 # --- seeds ----------------------------------------------------------------------------------------------------------
@@ -390,14 +412,15 @@ def seeds() -> int:
     """List the stored seeds."""
     from harness.seeds.seed import stored
 
-    table = _table("id", "clause", "anomaly", "system", "client", "steps", "stored with")
+    table = _table("id", "clause", "anomaly", "rate", "system x client", whole=4)
     for _, seed in stored(_seeds_directory()):
-        steps = len(seed.operations) + len(seed.schedule)
-        table.add_row(
-            seed.id, seed.expect.clause, seed.expect.anomaly, seed.system, seed.client, str(steps),
-            f"{seed.rate.failed}/{seed.rate.tries}",
-        )  # fmt: skip
-    Console().print(table if table.row_count else "no seeds are stored")
+        rate = f"{seed.rate.failed}/{seed.rate.tries}"
+        where = escape(f"{seed.system} x {seed.client}")
+        table.add_row(seed.id, seed.expect.clause, escape(seed.expect.anomaly), rate, where)
+    if table.row_count:
+        _print_table(table)
+    else:
+        typer.echo("no seeds are stored")
     return EXIT_GREEN
 
 
@@ -412,10 +435,10 @@ def clauses(clause_id: Annotated[str | None, typer.Argument(metavar="[ID]", help
 
     catalogue = load()
     if clause_id is None:
-        table = _table("clause", "family", "binds", "promise")
+        table = _table("clause", "family", "binds", "promise", whole=3)
         for clause in catalogue:
             table.add_row(clause.id, clause.family, clause.binds, escape(clause.title))
-        Console().print(table)
+        _print_table(table)
         return EXIT_GREEN
     if clause_id not in catalogue:
         raise UsageError(f"there is no clause {clause_id!r}; {_near(clause_id, [clause.id for clause in catalogue])}")
@@ -442,7 +465,7 @@ def systems_list() -> int:
     table = _table("system", "what it is")
     for name, description in SYSTEMS.items():
         table.add_row(escape(name), escape(description))
-    Console().print(table)
+    _print_table(table)
     return EXIT_GREEN
 
 
@@ -455,16 +478,33 @@ def clients_list() -> int:
     table = _table("client", "adapter")
     for name, module in ADAPTERS.items():
         table.add_row(name, module)
-    Console().print(table)
+    _print_table(table)
     return EXIT_GREEN
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
+def _table(*columns: str, whole: int = 1) -> Table:
+    """A table whose first ``whole`` columns are never folded: they are copied into the next command."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     for number, column in enumerate(columns):
-        # The first is what is copied into the next command.
-        table.add_column(column, overflow="fold", no_wrap=number == 0)
+        table.add_column(column, overflow="fold", no_wrap=number < whole)
     return table
+
+
+def _print_table(table: Table) -> None:
+    """One line a row where no terminal is; else as wide as it is, and wider where a whole column would be cut."""
+    console = Console(highlight=False)
+    widest = [
+        max(
+            Measurement.get(console, console.options.update(max_width=UNLIMITED), cell).maximum for cell in column.cells
+        )
+        for column in table.columns
+    ]
+    if console.is_terminal:
+        least = [width if column.no_wrap else FOLDED for width, column in zip(widest, table.columns, strict=True)]
+        console.width = max(console.width, sum(least) + GAP * (len(least) - 1))
+    else:
+        console.width = sum(widest) + GAP * (len(widest) - 1)
+    console.print(table)
 
 
 # --- the harness itself ---------------------------------------------------------------------------------------------
@@ -530,7 +570,7 @@ def doctor(as_json: Json = False) -> int:
         mend = "" if finding.ok or not finding.mend else f"\n{finding.mend}"
         table.add_row(finding.name, state, escape(f"{finding.detail}{mend}"), escape(finding.needed_for))
     if not as_json:
-        Console(highlight=False).print(table)
+        _print_table(table)
     return EXIT_GREEN if healthy(findings) else EXIT_USAGE
 
 

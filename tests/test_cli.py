@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 from fake_world import CATALOGUE, FakeExploration, FakeWorld, failing_plan, make_fake, passing_plan
+from rich.text import Text
 from typer.testing import CliRunner, Result
 
+from harness.clauses.catalogue import load
 from harness.cli import app
 from harness.clients.client import UnknownClient
 from harness.doctor import Finding
+from harness.fixture_files import seeds_directory
 from harness.history.event import Event
 from harness.history.parquet import HistoryWriter, RunInfo
 from harness.seeds.rate import Rate
-from harness.seeds.seed import Expectation, make_seed, write
+from harness.seeds.seed import Expectation, make_seed, stored, write
 from harness.setup_error import SetupError
 from harness.systems.system import UnknownSystem
 
@@ -231,6 +234,43 @@ def test_check_judges_a_directory_and_report_renders_it_again(cli, tmp_path) -> 
     assert (tmp_path / "out" / "index.html").is_file()
     assert cli("report", str(history)).exit_code == 4
     assert (history / "index.html").is_file()
+
+
+def test_reports_that_would_overwrite_each_other_are_refused(cli, tmp_path) -> None:
+    for name in ("a", "b"):
+        cli("check", str(a_history(tmp_path / name / "run")), "--out", f"{name}/gate")
+    refused(cli("report", "a/gate", "b/gate", "--out", "x"), 2, "a/gate and b/gate would both be written to x/gate")
+    assert not (tmp_path / "x").exists()
+    assert cli("report", "a/gate", "b/run", "--out", "x").exit_code == 4
+    assert sorted(path.parent.name for path in (tmp_path / "x").rglob("index.html")) == ["gate", "run"]
+    assert cli("report", "a/gate", "a/../a/gate", "--out", "once").stdout.count("report ") == 1
+    assert (tmp_path / "once" / "index.html").is_file()
+
+
+def on_a_terminal(monkeypatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("rich.console.Console.is_terminal", property(lambda _: True))
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_what_is_copied_from_a_table_is_never_folded(monkeypatch, columns: int) -> None:
+    on_a_terminal(monkeypatch, columns)
+    seeds = Text.from_ansi(CliRunner().invoke(app, ["seeds"]).stdout).plain
+    for _, seed in stored(seeds_directory()):
+        (line,) = [line for line in seeds.splitlines() if seed.id in line]
+        assert {seed.expect.clause, seed.expect.anomaly} <= set(line.split())
+    clauses = Text.from_ansi(CliRunner().invoke(app, ["clauses"]).stdout).plain
+    first = {line.split()[0] for line in clauses.splitlines() if line[0] != " "}
+    assert {clause.id for clause in load()} <= first
+    if columns == 80:
+        assert max(len(line) for line in clauses.splitlines()) <= columns
+
+
+def test_a_table_that_is_piped_has_a_line_for_each_row(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = CliRunner().invoke(app, ["clauses"]).stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [clause.id for clause in load()]
+    assert all(clause.title in line for line, clause in zip(lines[1:], load(), strict=True))
 
 
 @pytest.mark.parametrize(
