@@ -55,8 +55,8 @@ SETTLE_MS = 250
 were seen to connect and look up again after that."""
 
 CLOSING_MS = 50
-"""Before the final read: a client answers its close before its connections end. Alone, the taps saw the ends within
-15 ms, so that they stand before the read; with all lanes busy up to 0.2 s later, and then in the middle of it."""
+"""Before the final read: a client answers its close before its connections end. The taps saw most ends within 5 ms, so
+that they stand before the read; with all lanes busy some came up to 0.2 s later, and stand in the middle of it."""
 
 ANSWER_TIMEOUT_S = 5.0
 """How long a system may take for CONNECTED at the end of a session, when no fault is left between it and us."""
