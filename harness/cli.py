@@ -20,6 +20,7 @@ from rich.table import Table
 
 from harness import __version__
 from harness.cli_guard import Guard, say
+from harness.cli_json import Commands
 from harness.usage_error import UsageError
 from harness.verdict import EXIT_GREEN, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_USAGE, EXIT_VIOLATION
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="starquake",
+    cls=Commands,
     help="Which promise did the broker or the client break, and what is the shortest reproduction?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

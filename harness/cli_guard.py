@@ -12,6 +12,7 @@ from typing import ParamSpec
 
 import typer
 
+from harness.cli_json import tell_end
 from harness.clients.client import UnknownClient
 from harness.history.errors import HistoryError
 from harness.setup_error import SetupError
@@ -37,37 +38,40 @@ class Guard:
 
         @wraps(command)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-            raise typer.Exit(self._run(lambda: command(*args, **kwargs)))
+            code, error = self._run(lambda: command(*args, **kwargs))
+            if error:
+                say(error)
+                if kwargs.get("as_json"):
+                    tell_end(code, error)
+            raise typer.Exit(code)
 
         return guarded
 
-    def _run(self, command: Callable[[], int]) -> int:
+    def _run(self, command: Callable[[], int]) -> tuple[int, str]:
+        """The exit code, and what to say when the command did not come to its own end."""
         try:
-            return command()
+            return command(), ""
         except KeyboardInterrupt:
-            say("interrupted")
-            return EXIT_INTERRUPTED
+            return EXIT_INTERRUPTED, "interrupted"
         except OSError as error:
             if error.errno in _USERS_DISK:
-                say(f"cannot write {error.filename or 'the report'}: {error.strerror}")
-                return EXIT_USAGE
+                return EXIT_USAGE, f"cannot write {error.filename or 'the report'}: {error.strerror}"
             return self._crashed(error)
         except Exception as error:
-            if _is_the_users(error):
-                say(str(error))
-                return EXIT_USAGE
+            if is_the_users(error):
+                return EXIT_USAGE, str(error)
             return self._crashed(error)
 
-    def _crashed(self, error: Exception) -> int:
+    def _crashed(self, error: Exception) -> tuple[int, str]:
+        told = f"the harness failed: {type(error).__name__}: {error}"
         if self.debug:
             traceback.print_exception(error)
-            return EXIT_HARNESS
+            return EXIT_HARNESS, told
         with tempfile.NamedTemporaryFile(
             "w", prefix="starquake-crash-", suffix=".log", delete=False, encoding="utf-8"
         ) as log:
             traceback.print_exception(error, file=log)
-        say(f"the harness failed: {type(error).__name__}: {error}\n  the traceback is in {log.name}")
-        return EXIT_HARNESS
+        return EXIT_HARNESS, f"{told}\n  the traceback is in {log.name}"
 
 
 def say(message: str) -> None:
@@ -75,7 +79,8 @@ def say(message: str) -> None:
     typer.echo(f"starquake: {message}", err=True)
 
 
-def _is_the_users(error: Exception) -> bool:
+def is_the_users(error: Exception) -> bool:
+    """Whether an error is for the person at the keyboard to mend, so that its message alone says all."""
     if isinstance(error, (UsageError, SetupError, UnknownSystem, UnknownClient, HistoryError)):
         return True
     # Importing the mutants here would load both machines to report a typing error. Who raised one has loaded them.

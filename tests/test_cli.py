@@ -308,6 +308,43 @@ def test_wrong_usage_is_exit_2(cli) -> None:
         assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["gate", "--nope"], "No such option"),
+        (["gate", "--seed", "x"], "integer"),
+        (["--nope", "gate"], "No such option"),
+        (["replay"], "seed"),
+        (["nope"], "No such command 'nope'"),
+        (["gate", "--profile", "huge"], "there is no profile 'huge'"),
+        (["check", "nowhere"], "nowhere is not a run directory"),
+        (["replay", "absent"], "cannot read the seed absent"),
+        (["mutants", "--only", "zz"], "no mutant is called 'zz'"),
+    ],
+)
+def test_what_is_refused_under_json_ends_with_a_summary(cli, arguments: list[str], says: str) -> None:
+    result = cli(*arguments, "--json")
+    assert result.exit_code == 2
+    (line,) = [json.loads(line) for line in result.stdout.splitlines()]
+    assert (line["type"], line["exit_code"]) == ("summary", 2)
+    assert says.lower() in line["error"].lower()
+    assert result.stderr
+    assert cli(*arguments).stdout == ""
+
+
+def test_a_crash_under_json_ends_with_a_summary(cli, monkeypatch, tmp_path) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("harness.clauses.catalogue.load", broken)
+    result = cli("gate", "--json")
+    refused(result, 3, "ZeroDivisionError: oops")
+    line = json.loads(result.stdout)
+    assert (line["type"], line["exit_code"]) == ("summary", 3)
+    assert "ZeroDivisionError: oops" in line["error"]
+
+
 def run_process(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     code = "import sys; from harness.cli_entry import main; main()"
     return subprocess.run(
