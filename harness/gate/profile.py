@@ -33,7 +33,7 @@ class Profile:
 
 PROFILES: dict[str, Profile] = {
     # Written plans and stored seeds only: what smoke tries is the same in every run, so that its verdict is too.
-    "smoke": Profile("smoke", 0, 4, 4, 10, 15, 6, 5, 1),
+    "smoke": Profile("smoke", 0, 4, 4, 10, 15, 15, 5, 1),
     "ci": Profile("ci", 300, 10, 600, 25, 240, 60, 20, None),
     "nightly": Profile("nightly", 5400, 20, 20_000, 50, 3600, 600, 50, None),
 }
