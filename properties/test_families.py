@@ -6,23 +6,29 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import hypothesis
 import msgspec
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
+from harness import __version__
 from harness.clauses.catalogue import load
+from harness.clients.resolve import ADAPTERS
 from harness.fixture_files import known_failing_files
 from harness.gate.lanes import together
 from harness.invariants.core import Anomaly
-from harness.known_failing import KnownFailure, listed_for, read
+from harness.known_failing import KnownFailure, check_names, listed_for, read
+from harness.seeds.rate import Rate
+from harness.seeds.seed import Expectation, make_seed, write
 from harness.verdict import missing_capabilities
 from harness.worlds.plan import Plan
 from harness.worlds.world import Outcome, World, run_plan
 from properties.explore import directed_plans
 from properties.families import FAMILIES
 from properties.machine import bind
-from properties.plugin import KNOWN_SEEN
+from properties.plugin import KNOWN_SEEN, family_profile, family_settings, only_the_message
+
+SEEDS = Path("reports/seeds")
+"""Where new failures are stored, below the directory that pytest was started in."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +50,6 @@ class Policy:
             if anomaly.clause not in self.unbound and not self._known(anomaly)
         ]
 
-    def conclude(self, plan: Plan, outcome: Outcome) -> None:
-        """Fail with everything a reader needs: rule broken, witness events, and the plan that led there."""
-        if fresh := self.failures(outcome):
-            # No pytest.fail: Hypothesis takes what is no Exception for an interruption of its own.
-            raise AssertionError(_told(plan, outcome, fresh))
-
     def _known(self, anomaly: Anomaly) -> bool:
         for entry in self.known:
             if entry.clause in ("*", anomaly.clause) and entry.allows(anomaly.name):
@@ -66,12 +66,53 @@ def _told(plan: Plan, outcome: Outcome, anomalies: list[Anomaly]) -> str:
     return "\n".join(lines)
 
 
+@dataclass
+class Keeper:
+    """Stores the reproduction of a failure. ``last`` is the plan that failed last, which is Hypothesis's shortest."""
+
+    world: World
+    system: str
+    client: str
+    last: tuple[Plan, Anomaly] | None = None
+
+    def kept(self, plan: Plan, anomaly: Anomaly) -> str:
+        """The command that repeats the failure, or why there is none."""
+        seed = make_seed(
+            Expectation(anomaly.clause, anomaly.name),
+            plan,
+            protocol="pulsar",
+            system=self.system,
+            client=self.client,
+            versions={
+                "starquake": __version__,
+                f"system {self.system}": self.world.system.version,
+                f"client {self.client}": self.world.client.version,
+            },
+            # It was seen, but how often it shows nobody has measured.
+            rate=Rate(0, 0),
+            note=anomaly.message,
+        )
+        try:
+            return f"run it again: starquake replay {write(seed, SEEDS)}"
+        except OSError as error:
+            return f"no seed, {error.filename or SEEDS} cannot be written: {error.strerror or error}"
+
+
+@pytest.fixture
+def keeper(request: pytest.FixtureRequest, starquake_world: World) -> Keeper:
+    return Keeper(starquake_world, request.config.getoption("--system"), request.config.getoption("--client"))
+
+
 @pytest.fixture(scope="session")
 def policy(request: pytest.FixtureRequest, starquake_world: World) -> Policy:
     option = request.config.getoption
     of = starquake_world.system
-    files = {of.product: Path(option("--known"))} if option("--known") else known_failing_files()
-    listed = {name: read(path) for name, path in files.items()}
+    given = option("--known")
+    with only_the_message():
+        files = {of.product: Path(given)} if given else known_failing_files()
+        listed = {name: read(path) for name, path in files.items()}
+        if given:
+            check_names(listed[of.product], [clause.id for clause in load()], list(ADAPTERS))
     entries = listed_for(option("--system"), of.product, option("--client"), listed)
     system, client = starquake_world.system.capabilities, starquake_world.client.capabilities
     return Policy(
@@ -82,8 +123,10 @@ def policy(request: pytest.FixtureRequest, starquake_world: World) -> Policy:
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_directed_plans(family: str, starquake_world: World, policy: Policy) -> None:
-    plans = directed_plans(family, hypothesis.settings.get_current_profile_name())
+def test_directed_plans(
+    family: str, starquake_world: World, policy: Policy, keeper: Keeper, pytestconfig: pytest.Config
+) -> None:
+    plans = directed_plans(family, family_profile(pytestconfig))
     assert plans, f"no directed plan for {family}"
     outcomes: dict[str, Outcome] = {}
 
@@ -92,7 +135,7 @@ def test_directed_plans(family: str, starquake_world: World, policy: Policy) -> 
 
     together(starquake_world.lanes, [partial(carry_out, *named) for named in plans], starquake_world.stop)
     broken = [
-        f"{name}: {_told(plan, outcomes[name], fresh)}"
+        f"{name}: {_told(plan, outcomes[name], fresh)}\n{keeper.kept(plan, fresh[0])}"
         for name, plan in plans
         if (fresh := policy.failures(outcomes[name]))
     ]
@@ -101,5 +144,20 @@ def test_directed_plans(family: str, starquake_world: World, policy: Policy) -> 
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_drawn_plans(family: str, starquake_world: World, policy: Policy) -> None:
-    run_state_machine_as_test(bind(FAMILIES[family], starquake_world, policy.conclude), settings=hypothesis.settings())
+def test_drawn_plans(
+    family: str, starquake_world: World, policy: Policy, keeper: Keeper, pytestconfig: pytest.Config
+) -> None:
+    def conclude(plan: Plan, outcome: Outcome) -> None:
+        if fresh := policy.failures(outcome):
+            keeper.last = (plan, fresh[0])
+            # No pytest.fail: Hypothesis takes what is no Exception for an interruption of its own.
+            raise AssertionError(_told(plan, outcome, fresh))
+
+    try:
+        run_state_machine_as_test(
+            bind(FAMILIES[family], starquake_world, conclude), settings=family_settings(pytestconfig)
+        )
+    except Exception as error:
+        if keeper.last is not None:
+            error.add_note(keeper.kept(*keeper.last))
+        raise
