@@ -147,3 +147,10 @@ def test_resolve():
     assert resolve("pulsar://127.0.0.1:1").name == "pulsar://127.0.0.1:1"
     with pytest.raises(UnknownSystem, match="no system 'light'"):
         resolve("light")
+
+
+async def test_stopped_twice_at_once():
+    system = LiteSystem()
+    await system.start()
+    await asyncio.gather(system.stop(), system.stop())
+    assert not system.alive()

@@ -90,13 +90,15 @@ class LiteSystem(System):
             raise
 
     async def stop(self) -> None:
-        if self._child is not None:
-            await self._child.stop()
-            self._last_log = self._child.logs_tail()
-            self._child = None
-        if self._directory is not None:
-            self._directory.cleanup()
-            self._directory = None
+        # Ctrl-C during the start: whoever starts it and whoever ends the run both come here, one while the other waits.
+        child = self._child
+        if child is not None:
+            await child.stop()
+            if self._child is child:
+                self._last_log, self._child = child.logs_tail(), None
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            directory.cleanup()
 
     def alive(self) -> bool:
         return self._child is not None and self._child.alive()
