@@ -15,6 +15,7 @@ from harness.reference.client.producer import OnDone, OnFailed, Producer, Produc
 from harness.reference.client.runtime import Runtime
 from harness.reference.client.sequence_ids import SequenceIds
 from harness.reference.mutants.mutant import Mutant
+from harness.reference.mutants.one_request_id import OneRequestId
 from harness.wire.frame import decode, encode
 from harness.wire.pulsar_pb2 import MessageMetadata
 
@@ -201,17 +202,6 @@ class RewritesWhatItResends(Producer):
         super()._resend()
 
 
-class _OneRequestId(Counters):
-    """The counters of a client, except that every request has the same number."""
-
-    def __init__(self, counters: Counters) -> None:
-        super().__init__()
-        self.producer_id = counters.producer_id  # type: ignore[method-assign]  # ids of handles stay those of the client
-
-    def request_id(self) -> int:
-        return 1_000_000
-
-
 class NumbersRequestsAlike(Producer):
     def __init__(
         self,
@@ -223,7 +213,7 @@ class NumbersRequestsAlike(Producer):
         on_created: Callable[[int], None],
         on_creation_failed: OnFailed,
     ) -> None:
-        super().__init__(runtime, pool, lookup, _OneRequestId(counters), options, on_created, on_creation_failed)
+        super().__init__(runtime, pool, lookup, OneRequestId(counters), options, on_created, on_creation_failed)
 
 
 MUTANTS = (

@@ -11,6 +11,7 @@ from harness.reference.client.lookup import Lookup
 from harness.reference.client.pool import ConnectionPool
 from harness.reference.client.runtime import Runtime
 from harness.reference.mutants.mutant import Mutant
+from harness.reference.mutants.one_request_id import OneRequestId
 from harness.wire.pulsar_pb2 import BaseCommand, CommandFlow
 
 
@@ -19,18 +20,6 @@ class GrantsBeforeSubscribed(Consumer):
         super().register(connection, timeout)
         flow = CommandFlow(consumer_id=self.id, messagePermits=1)
         connection.send(BaseCommand(type=BaseCommand.FLOW, flow=flow))
-
-
-class _OneRequestId(Counters):
-    """The counters of a client, except that every request has the same number."""
-
-    def __init__(self, counters: Counters) -> None:
-        super().__init__()
-        self.consumer_id = counters.consumer_id  # type: ignore[method-assign]  # ids of handles stay those of the client
-        self.producer_id = counters.producer_id  # type: ignore[method-assign]
-
-    def request_id(self) -> int:
-        return 1_000_000
 
 
 class NumbersRequestsAlike(Consumer):
@@ -44,7 +33,7 @@ class NumbersRequestsAlike(Consumer):
         on_created: OnDone,
         on_creation_failed: OnFailed,
     ) -> None:
-        super().__init__(runtime, pool, lookup, _OneRequestId(counters), options, on_created, on_creation_failed)
+        super().__init__(runtime, pool, lookup, OneRequestId(counters), options, on_created, on_creation_failed)
 
 
 class StaysAwayWhenClosed(Consumer):
