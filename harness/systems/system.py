@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from harness.setup_error import SetupError
+from harness.systems.admin import Admin
+from harness.systems.broker_process import BrokerProcess
 
 __all__ = ["CAPABILITIES", "Address", "Capability", "Protocol", "SetupError", "System", "UnknownSystem"]
 
@@ -22,6 +24,8 @@ Capability = Literal[
     "delayed",
     "partitions",
     "producer_fencing",
+    "process_faults",
+    "admin",
 ]
 
 CAPABILITIES: frozenset[str] = frozenset(get_args(Capability))
@@ -77,6 +81,21 @@ class System(ABC):
     @abstractmethod
     def alive(self) -> bool:
         """Whether the system still runs, as far as can be told without asking it anything."""
+
+    @property
+    def process(self) -> BrokerProcess | None:
+        """The broker's process when it is ours to kill, pause and restart (capability ``process_faults``)."""
+        return None
+
+    @property
+    def admin(self) -> Admin | None:
+        """The admin service, when there is one (capability ``admin``). To be asked for after ``start``."""
+        return None
+
+    @property
+    def configuration(self) -> dict[str, str]:
+        """The settings the broker runs with, where they are known: kept in ``run.json``."""
+        return {}
 
     def logs_tail(self) -> str:
         """The last lines of the system's own log, for a person to read; empty when there is none."""

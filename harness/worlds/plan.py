@@ -27,7 +27,32 @@ Verb = Literal[
     "settle",
 ]
 
-FaultKind = Literal["toxic", "untoxic", "cut", "refuse", "restore", "dedup"]
+NetworkFault = Literal["toxic", "untoxic", "cut", "refuse", "restore"]
+
+ProcessFault = Literal[
+    "broker_kill", "broker_stop", "broker_start", "broker_pause", "ledger_rollover", "max_message_size"
+]
+"""SIGKILL; SIGTERM; a start on the same data; SIGSTOP for ``attributes.ms`` and then SIGCONT.
+
+``ledger_rollover`` (``attributes`` one of entries, megabytes, minutes) and ``max_message_size`` (``attributes.bytes``)
+are settings a broker reads at its start only: it is stopped in good order and started with them. ``broker_start`` of a
+broker that is up does the same without a change. A plan that ends with the broker down is healed by a start.
+"""
+
+AdminFault = Literal[
+    "dedup",
+    "unload",
+    "unload_namespace",
+    "terminate",
+    "delete_subscription",
+    "grow_partitions",
+    "backlog_quota",
+]
+"""``attributes``: ``dedup`` enabled; ``unload`` and ``terminate`` topic (index, default 0); ``unload_namespace`` none;
+``delete_subscription`` topic, subscription, force; ``grow_partitions`` topic, partitions;
+``backlog_quota`` policy, and one of bytes, seconds."""
+
+FaultKind = Literal[NetworkFault, ProcessFault, AdminFault]
 
 
 class Operation(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
