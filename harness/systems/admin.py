@@ -1,7 +1,8 @@
 """What a broker's admin service can be asked and told, as the worlds need it; topics by their complete names.
 
 Times are seconds, sizes bytes. Every call raises ``AdminRefused`` (the service said no: the message has its words and
-what to do), ``AdminUnreachable`` (no answer, also while the broker is down) and nothing else.
+what to do; ``AdminMissing`` when what it is about does not exist), ``AdminUnreachable`` (no answer, also while the
+broker is down) and nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ class AdminError(Exception):
 
 class AdminRefused(AdminError):
     """It answered, and refused: no such topic, no permission, a setting that this version does not have."""
+
+
+class AdminMissing(AdminRefused):
+    """There is no such topic, subscription or namespace."""
 
 
 class AdminUnreachable(AdminError):
