@@ -179,6 +179,13 @@ def test_receipts_are_matched_with_the_head_only():
     assert queue.named_by_error(14) is queue.head
 
 
+def test_a_negative_highest_id_tells_nothing():
+    """Pulsar 4.0.7 answers a plain message with highest_sequence_id = -1, as 2^64-1, once its objects are reused."""
+    queue = PendingQueue()
+    queue.append(PendingSend(0, 0, [outgoing(0)], b"", 0))
+    assert queue.receipt(0, 2**64 - 1) == "complete"
+
+
 def test_refused_piece_takes_the_other_pieces_of_its_message_along():
     queue = PendingQueue()
     message = outgoing(1)

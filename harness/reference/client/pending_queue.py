@@ -11,6 +11,9 @@ from harness.wire.frame import WireError, decode
 
 Verdict = Literal["complete", "stale", "future"]
 
+LARGEST_ID = (1 << 63) - 1
+"""Sequence ids are signed where brokers keep them: a larger value is a negative one, which stands for "none"."""
+
 
 class PendingQueue:
     """First in, first out. An answer is matched with the head and with nothing else."""
@@ -40,15 +43,17 @@ class PendingQueue:
     def receipt(self, sequence_id: int, highest_sequence_id: int) -> Verdict:
         """What a receipt means: it completes the head, is older than the head, or names what is not due yet.
 
-        ``highest_sequence_id`` is 0 when the broker leaves it out; when it contradicts the head of a batch, the two
-        sides no longer agree on the queue and the verdict is ``future``.
+        ``highest_sequence_id`` is 0 when the broker leaves it out, and Pulsar 4.0.7 sends 2^64-1 (its -1) for a plain
+        message; when it contradicts the head of a batch, the two sides no longer agree on the queue and the verdict is
+        ``future``.
         """
         head = self.head
         if head is None or sequence_id < head.sequence_id:
             return "stale"
         if sequence_id > head.sequence_id:
             return "future"
-        if highest_sequence_id <= sequence_id or highest_sequence_id == head.highest_sequence_id:
+        told = sequence_id < highest_sequence_id <= LARGEST_ID
+        if not told or highest_sequence_id == head.highest_sequence_id:
             return "complete"
         return "future"
 
