@@ -54,6 +54,10 @@ class Recorder:
                 self._telling = False
             return event
 
+    def now(self) -> int:
+        """The clock of the events, for facts that took a while to learn."""
+        return self._clock()
+
     @property
     def count(self) -> int:
         """How many events were recorded."""

@@ -191,7 +191,9 @@ class PulsarAdmin:
         (await self._http.ask("PUT", f"{_topic(topic)}/unload")).granted()
 
     async def terminate_topic(self, topic: str) -> Position | None:
-        return _read(terminated_at, (await self._http.ask("POST", f"{_topic(topic)}/terminate")).granted())
+        last = _read(terminated_at, (await self._http.ask("POST", f"{_topic(topic)}/terminate")).granted())
+        # 4.0.7 answers 12:-1 when nothing was written since the topic was loaded, however much there was before.
+        return last if last is not None else (await self.internal_stats(topic)).last_confirmed
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """One that does not exist, or whose topic does not, is deleted already."""

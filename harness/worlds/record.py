@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -36,15 +36,43 @@ HEALING = frozenset({"untoxic", "restore"})
 """Faults recorded after they took hold; all others before, so that no effect precedes its cause in the history."""
 
 
-def record_fault(recorder: Records, fault: Fault) -> None:
-    """One event of the fault layer; the ``fault`` column is the fault's JSON."""
+BrokerEvent = Literal["broker_stop", "broker_resume", "broker_ready"]
+"""What a broker goes through in the course of a fault of another kind, or when a session heals it."""
+
+
+def record_fault(recorder: Records, fault: Fault, **about: Any) -> None:
+    """One event of the fault layer; the ``fault`` column is the fault's JSON. ``about``: topic and subscription."""
     recorder.record(
-        layer="fault", kind=fault.kind, fault=msgspec.json.encode(fault).decode(), extra={"client": fault.client}
+        layer="fault",
+        kind=fault.kind,
+        fault=msgspec.json.encode(fault).decode(),
+        extra={"client": fault.client},
+        **about,
     )
 
 
-def record_cursor(recorder: Records, topic: str, subscription: str, view: CursorView) -> None:
-    """One ``CURSOR`` sample of the admin layer."""
+def record_broker(recorder: Records, kind: BrokerEvent) -> None:
+    """One event of the fault layer that no step of the plan names."""
+    recorder.record(layer="fault", kind=kind)
+
+
+def record_not_injected(recorder: Records, fault: Fault, why: str) -> None:
+    """A fault that the system cannot do, or refused: it disturbs nothing."""
+    recorder.record(
+        layer="fault",
+        kind="not_injected",
+        fault=msgspec.json.encode(fault).decode(),
+        extra={"client": fault.client, "fault": fault.kind, "why": why},
+    )
+
+
+def record_dedup(recorder: Records, enabled: bool) -> None:
+    """Deduplication is in force, or not, from here on."""
+    recorder.record(layer="fault", kind="dedup", extra={"enabled": enabled})
+
+
+def record_cursor(recorder: Records, topic: str, subscription: str, view: CursorView, **more: Any) -> None:
+    """One ``CURSOR`` sample of the admin layer; ``more`` goes to its ``extra``."""
     position = view.mark_delete
     recorder.record(
         layer="admin",
@@ -53,5 +81,9 @@ def record_cursor(recorder: Records, topic: str, subscription: str, view: Cursor
         subscription=subscription,
         ledger_id=position.ledger if position else None,
         entry_id=position.entry if position else None,
-        extra={"individually_deleted": [list(item) for item in view.individually_deleted], "backlog": view.backlog},
+        extra={
+            "individually_deleted": [list(item) for item in view.individually_deleted],
+            "backlog": view.backlog,
+            **more,
+        },
     )
