@@ -80,17 +80,20 @@ def test_an_observation_is_stats_then_ledgers_then_cursors():
     stats, ledgers, cursor = recorded(FakeAdmin(STATS), TOPIC)
     assert [event.kind for event in (stats, ledgers, cursor)] == ["TOPIC_STATS", "LEDGERS", "CURSOR"]
     assert all(event.layer == "admin" and event.topic == TOPIC for event in (stats, ledgers, cursor))
-    assert stats.extra["deduplication"] is True and stats.extra["storage_size"] == 90
+    assert stats.extra["deduplication"] is True
+    assert stats.extra["storage_size"] == 90
     assert stats.extra["subscriptions"]["s"] == {
         "type": "shared", "backlog": 3, "unacked": 2,
         "consumers": [{"name": "c", "permits": 7, "unacked": 2, "blocked": False}],
     }  # fmt: skip
     assert (ledgers.ledger_id, ledgers.entry_id) == (9, 1)
     assert ledgers.extra["ledgers"] == [[4, 3, 60], [9, 2, 30]]
-    assert ledgers.extra["entries"] == 5 and ledgers.extra["state"] == "LedgerOpened"
+    assert ledgers.extra["entries"] == 5
+    assert ledgers.extra["state"] == "LedgerOpened"
     assert (cursor.subscription, cursor.ledger_id, cursor.entry_id) == ("s", 4, 1)
     assert cursor.extra["individually_deleted"] == [[9, 0, 0]]
-    assert cursor.extra["backlog"] == 3 and cursor.extra["read_position"] == [9, 2]
+    assert cursor.extra["backlog"] == 3
+    assert cursor.extra["read_position"] == [9, 2]
 
 
 def test_every_event_says_when_its_question_left():

@@ -82,7 +82,8 @@ def record_observation(
 
 def _told(stats: TopicStats) -> dict[str, Any]:
     return {
-        "subscriptions": msgspec.to_builtins(stats.subscriptions),
+        # As it is read back from a stored history: lists, no tuples.
+        "subscriptions": msgspec.json.decode(msgspec.json.encode(stats.subscriptions)),
         "deduplication": stats.deduplication,
         "storage_size": stats.storage_size,
     }
