@@ -182,7 +182,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("--system", "foo", "no system 'foo'; there are lite, reference"),
         ("--system", "", "no system ''"),
-        ("--system", "pulsar@4.0.7", "not available in this version"),
+        ("--system", "pulsar@4", "no version of Pulsar; it should look like pulsar@4.0.7"),
+        ("--system", "pulsar@2.7.5", "too old"),
         ("--system", "mutant:nope", "no mutant is called 'nope'; there are:"),
         ("--system", "127.0.0.1:6650", "pulsar://HOST:PORT"),
         ("--system", "pulsar+ssl://127.0.0.1:6651", "give the plain-text port as pulsar://HOST:6650"),

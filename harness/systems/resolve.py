@@ -6,9 +6,10 @@ from harness.systems.external import ExternalSystem, parse_address
 from harness.systems.lite import LiteSystem
 from harness.systems.system import System, UnknownSystem
 
-KNOWN = ("lite", "reference", "simulated", "mutant:NAME", "pulsar://HOST:PORT[,http://HOST:PORT]")
+KNOWN = ("lite", "reference", "simulated", "mutant:NAME", "pulsar@VERSION", "pulsar://HOST:PORT[,http://HOST:PORT]")
 # Named in the documentation, so that asking for them is no typing mistake.
-PLANNED = ("pulsar@", "docker:", "rocketmq-reference", "rocketmq@", "rocketmq://")
+PLANNED = ("docker:", "rocketmq-reference", "rocketmq@", "rocketmq://")
+PULSAR = "pulsar@"
 
 
 def resolve(spec: str) -> System:
@@ -20,6 +21,11 @@ def resolve(spec: str) -> System:
         from harness.systems.reference import ReferenceSystem
 
         return ReferenceSystem()
+    if spec.startswith(PULSAR):
+        # Imported late: whoever runs another system needs nothing of it.
+        from harness.systems.pulsar.system import PulsarSystem
+
+        return PulsarSystem(spec.removeprefix(PULSAR))
     if spec.startswith("pulsar://"):
         return ExternalSystem(spec)
     there_are = f"there are {', '.join(KNOWN)} (`starquake systems list` explains them)"
@@ -47,6 +53,14 @@ def names_a_system(name: str) -> bool:
         except UnknownMutant:
             return False
         return True
+    if name.startswith(PULSAR):
+        from harness.systems.pulsar.version import PulsarVersion
+
+        try:
+            PulsarVersion.parse(name.removeprefix(PULSAR))
+        except UnknownSystem:
+            return False
+        return True
     product = name.split("@", 1)[0]
-    versioned = [planned.removesuffix("@") for planned in PLANNED if planned.endswith("@")]
+    versioned = [prefix.removesuffix("@") for prefix in (PULSAR, *PLANNED) if prefix.endswith("@")]
     return product in (*KNOWN, *versioned) or name.startswith(PLANNED)

@@ -34,6 +34,7 @@ DEFAULTS: dict[str, str] = {
     "forceDeleteTopicAllowed": "true",
     # Off by default in every version so far. The clauses about batch indexes could never be decided.
     "acknowledgmentAtBatchIndexLevelEnabled": "true",
+    "delayedDeliveryEnabled": "true",
     # Plans of some tens of messages are to cross from one ledger into the next.
     "managedLedgerMaxEntriesPerLedger": "32",
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
