@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SMALL = {"__version__", "cache_directory", "processes", "reaper", "regular_file", "setup_error", "usage_error"}
+SMALL = {
+    "__version__",
+    "cache_directory",
+    "fixture_files",
+    "processes",
+    "reaper",
+    "regular_file",
+    "setup_error",
+    "usage_error",
+}
 """Single modules about this machine and its user, which know nothing of Pulsar: all but the pure parts may use them."""
 PURE = ("harness/wire", "harness/history", "harness/invariants", "harness/reference/broker", "harness/reference/client")
 

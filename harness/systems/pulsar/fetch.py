@@ -1,0 +1,117 @@
+"""Lets Maven bring jars: exactly the pinned ones, or all that a version needs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from harness.setup_error import SetupError
+from harness.systems.pulsar import pom
+from harness.systems.pulsar.jdk import Java
+from harness.systems.pulsar.lock import Jar, Lock, pinned_versions
+from harness.systems.pulsar.maven import MavenFailed, run_maven
+from harness.systems.pulsar.version import PulsarVersion
+
+Progress = Callable[[str], None]
+
+AT_ONCE = 4
+"""Modules Maven works on at once. It reads the poms of one module one after the other: 55 s, with four modules 22 s."""
+
+_SEEN = re.compile(r"(?:Downloaded from \S+: \S+/|Copying )([^/\s]+\.jar)\b")
+_LISTED = re.compile(r"^\s+([^\s:]+):([^\s:]+):jar(?::([^\s:]+))?:([^\s:]+):(?:compile|runtime)(?:\s|$)", re.MULTILINE)
+# Natives of netty that are loaded on one platform only. Those of Linux are kept, as is the code around them.
+_FOREIGN = re.compile(r"(osx|windows)-")
+
+
+async def fetch(lock: Lock, maven: Path, java: Java, target: Path, progress: Progress) -> None:
+    """Exactly the jars of a lock, into ``target``; nothing is checked yet. Raises ``SetupError``."""
+    with tempfile.TemporaryDirectory(prefix="starquake-maven-") as place:
+        directory = Path(place)
+        modules = [lock.jars[number::AT_ONCE] for number in range(AT_ONCE)]
+        for number, jars in enumerate(modules):
+            _write(directory / f"part{number}", pom.exact(f"part{number}", jars))
+        _write(directory, pom.together([f"part{number}" for number in range(AT_ONCE)]))
+        progress(f"fetching {len(lock.jars)} jars with Maven")
+        count = _Count(progress, {jar.published_file for jar in lock.jars})
+        arguments = [f"--threads={AT_ONCE}", *_copying(target)]
+        await _run(lock.version, maven, java, arguments, directory, count.line)
+
+
+async def resolve(version: PulsarVersion, maven: Path, java: Java, target: Path, progress: Progress) -> Lock:
+    """Whatever the version needs, into ``target``, and what that was. Raises ``SetupError``."""
+    with tempfile.TemporaryDirectory(prefix="starquake-maven-") as place:
+        directory = Path(place)
+        _write(directory, pom.resolving(version))
+        progress("resolving with Maven")
+        count = _Count(progress, None)
+        arguments = [*_copying(target), f"{pom.DEPENDENCY_PLUGIN}:list", f"-DoutputFile={directory / 'list'}"]
+        await _run(version, maven, java, arguments, directory, count.line)
+        listed = (directory / "list").read_text(encoding="utf-8")
+    return Lock(version, tuple(_described(listed, target)))
+
+
+def _copying(target: Path) -> list[str]:
+    return [
+        f"{pom.DEPENDENCY_PLUGIN}:copy-dependencies",
+        f"-DoutputDirectory={target}",
+        "-DincludeScope=runtime",
+        "-Dmdep.prependGroupId=true",
+    ]
+
+
+async def _run(
+    version: PulsarVersion,
+    maven: Path,
+    java: Java,
+    arguments: list[str],
+    directory: Path,
+    on_line: Callable[[str], None],
+) -> None:
+    try:
+        await run_maven(maven, java, arguments, directory, on_line)
+    except MavenFailed as error:
+        if error.missing:
+            known = ", ".join(map(str, pinned_versions()))
+            raise SetupError(
+                f"pulsar@{version} cannot be had: {error.problem}",
+                f"These are pinned and known to start: {known}. If you use a mirror, it may lack what Central has.",
+            ) from error
+        raise SetupError(f"pulsar@{version} cannot be fetched: {error.problem}", error.mend) from error
+
+
+def _described(listed: str, directory: Path) -> Iterable[Jar]:
+    """The jars that ``dependency:list`` names, in its order, as they are in ``directory``; foreign ones are deleted."""
+    for group, artifact, classifier, version in _LISTED.findall(listed):
+        jar = Jar(group, artifact, version, classifier, 0, "")
+        path = directory / jar.file
+        if group.startswith("io.netty") and _FOREIGN.match(classifier):
+            path.unlink()
+            continue
+        with path.open("rb") as source:
+            digest = hashlib.file_digest(source, "sha256").hexdigest()
+        yield Jar(group, artifact, version, classifier, path.stat().st_size, digest)
+
+
+class _Count:
+    """Tells how many jars there are so far, from what Maven prints. ``expected`` None: any jar of any name counts."""
+
+    def __init__(self, progress: Progress, expected: set[str] | None) -> None:
+        self._progress = progress
+        self._expected = expected
+        self._seen: set[str] = set()
+
+    def line(self, text: str) -> None:
+        for name in _SEEN.findall(text):
+            if name in self._seen or (self._expected is not None and name not in self._expected):
+                continue
+            self._seen.add(name)
+            of = "" if self._expected is None else f" of {len(self._expected)}"
+            self._progress(f"{len(self._seen)}{of} jars")
+
+
+def _write(directory: Path, text: str) -> None:
+    directory.mkdir(exist_ok=True)
+    (directory / "pom.xml").write_text(text, encoding="utf-8")
