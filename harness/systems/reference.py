@@ -7,6 +7,7 @@ from harness.reference.broker.machine import BrokerMachine, CursorView
 from harness.reference.broker.parts import BrokerParts
 from harness.reference.broker.stored_entry import StoredEntry
 from harness.setup_error import SetupError
+from harness.systems.machine_admin import MachineAdmin
 from harness.systems.reference_server import ReferenceServer
 from harness.systems.system import Address, Protocol, System
 
@@ -41,6 +42,12 @@ class ReferenceSystem(System):
 
     def alive(self) -> bool:
         return self._server is not None and self._server.serving
+
+    @property
+    def admin(self) -> MachineAdmin:
+        """Raises ``SetupError`` before the start."""
+        server = self._running()
+        return MachineAdmin(server.machine, server.now, server.perform)
 
     def logs_tail(self) -> str:
         return "" if self._server is None else "\n".join(self._server.log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.reference.broker.config import BrokerConfig
@@ -34,6 +35,10 @@ class Core:
     def dedup_enabled(self, topic: str) -> bool:
         """Whether a topic made now deduplicates."""
         return self._dedup[max((prefix for prefix in self._dedup if topic.startswith(prefix)), key=len)]
+
+    def set_partitions(self, topic: str, partitions: int) -> None:
+        """``topic`` is a complete name. Its partitions are topics that are made on first use, as all others."""
+        self.config = replace(self.config, partitions={**self.config.partitions, topic: partitions})
 
     def new_ledger_id(self) -> int:
         self._ledgers += 1

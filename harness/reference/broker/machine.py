@@ -12,6 +12,7 @@ from harness.reference.broker.config import BrokerConfig
 from harness.reference.broker.connection import Connection
 from harness.reference.broker.core import Core
 from harness.reference.broker.parts import BrokerParts
+from harness.reference.broker.statistics import Statistics
 from harness.reference.broker.stored_entry import StoredEntry
 from harness.reference.broker.topic import Topic
 from harness.reference.broker.topics import Topics
@@ -62,6 +63,7 @@ class BrokerMachine:
             "ack_receipt",
             "delayed",
             "partitions",
+            "admin",
         }
     )
 
@@ -205,13 +207,51 @@ class BrokerMachine:
         found = self._topics.find(topic)
         if found is not None:
             self._settle(found)
-            for producer in list(found.producers.values()):
-                self._publish.expel(producer)
-            for subscription in list(found.subscriptions.values()):
-                for consumer in list(subscription.dispatcher.consumers):
-                    self._consume.expel(consumer)
+            self._expel(found)
             found.recover()
         return self.core.outbox.drain()
+
+    def _expel(self, topic: Topic) -> None:
+        for producer in list(topic.producers.values()):
+            self._publish.expel(producer)
+        for subscription in list(topic.subscriptions.values()):
+            for consumer in list(subscription.dispatcher.consumers):
+                self._consume.expel(consumer)
+
+    def terminate(self, topic: str, now: int) -> list[BrokerOutput]:
+        """Nothing more is stored in the topic: writes under way end first, producers are told and not let in again."""
+        self._advance(now)
+        found = self._topics.find(topic)
+        if found is not None:
+            found.finish_writes()
+            found.terminated = True
+            for producer in list(found.producers.values()):
+                self._publish.expel(producer)
+        return self.core.outbox.drain()
+
+    def delete_topic(self, topic: str, now: int) -> list[BrokerOutput]:
+        """With everything in it, whoever is connected: they are told to come again."""
+        self._advance(now)
+        found = self._topics.find(topic)
+        if found is not None:
+            self._topics.remove(found)
+            self._expel(found)
+        return self.core.outbox.drain()
+
+    def delete_subscription(self, topic: str, subscription: str, now: int) -> list[BrokerOutput]:
+        """With what it has acknowledged; consumers are told to come again, and make a new one."""
+        self._advance(now)
+        found = self._topics.find(topic)
+        subscribed = None if found is None else found.subscriptions.get(subscription)
+        if found is not None and subscribed is not None:
+            found.drop_subscription(subscribed)
+            for consumer in list(subscribed.dispatcher.consumers):
+                self._consume.expel(consumer)
+        return self.core.outbox.drain()
+
+    def set_partitions(self, topic: str, partitions: int) -> None:
+        """Of a complete topic name, whose partitions are made on first use."""
+        self.core.set_partitions(topic, partitions)
 
     def fail_writes(self, topic: str, now: int) -> list[BrokerOutput]:
         """Storage refuses every write under way on the topic."""
@@ -251,6 +291,11 @@ class BrokerMachine:
     def subscriptions(self, topic: str) -> list[str]:
         found = self._topics.find(topic)
         return [] if found is None else list(found.subscriptions)
+
+    def statistics(self, topic: str) -> Statistics | None:
+        """The broker's own accounts of a topic; None when there is none of that name."""
+        found = self._topics.find(topic)
+        return None if found is None else self.core.parts.statistics(found)
 
     def cursor(self, topic: str, subscription: str) -> CursorView | None:
         """None when there is no such subscription."""

@@ -19,6 +19,7 @@ from harness.reference.broker.redelivery_counts import RedeliveryCounts
 from harness.reference.broker.sessions import Sessions
 from harness.reference.broker.shared import SharedDispatcher
 from harness.reference.broker.single_active import SingleActiveDispatcher
+from harness.reference.broker.statistics import Statistics
 from harness.reference.broker.subscription import Subscription
 from harness.reference.broker.topic import Topic
 
@@ -44,3 +45,4 @@ class BrokerParts:
     single_active: type[SingleActiveDispatcher] = SingleActiveDispatcher
     shared: type[SharedDispatcher] = SharedDispatcher
     key_shared: type[KeySharedDispatcher] = KeySharedDispatcher
+    statistics: type[Statistics] = Statistics

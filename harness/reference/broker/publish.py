@@ -37,6 +37,8 @@ class PublishService:
         if request.producer_access_mode != ProducerAccessMode.Shared:
             raise Refusal("NotAllowedError", "this broker knows only the access mode Shared")
         topic = self.topics.get(request.topic)
+        if topic.terminated:
+            raise Refusal("TopicTerminatedError", "the topic was terminated")
         name = request.producer_name or self.core.new_name()
         self._admit(connection, request, topic, name)
 

@@ -41,6 +41,7 @@ class Topic:
         self.ledgers = core.parts.ledgers(core.new_ledger_id, core.config.max_entries_per_ledger)
         self.dedup = core.parts.dedup()
         self.dedup_enabled = core.dedup_enabled(name.complete)
+        self.terminated = False
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self._writing: deque[tuple[StoredEntry, Producer]] = deque()
@@ -62,6 +63,9 @@ class Topic:
 
     def publish(self, producer: Producer, publication: Publication) -> None:
         """Stores, or answers a known duplicate at once, or refuses what cannot be decided (DEDUP-01..03)."""
+        if self.terminated:
+            producer.refuse(publication.last_sequence_id, "TopicTerminatedError", "the topic was terminated")
+            return
         if self.dedup_enabled and self.dedup.judged(publication.metadata):
             judgement = self.dedup.judge(producer.name, publication.sequence_id)
             if judgement is Judgement.DUPLICATE:

@@ -31,6 +31,10 @@ class Topics:
             topic = self._topics[parsed.complete] = self._core.parts.topic(parsed, self._core)
         return topic
 
+    def remove(self, topic: Topic) -> None:
+        """With everything in it; the next use of the name makes a new one."""
+        self._topics.pop(topic.name.complete, None)
+
     def all(self) -> list[Topic]:
         """In the order in which they were made."""
         return list(self._topics.values())
