@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from harness.history.event import Event
-
-HARMLESS = frozenset({"dedup", "healed", "quiescent"})
-CRASHES = frozenset({"broker_kill", "broker_ready", "unload"})
+from harness.invariants.faults import HARMLESS, RELOADS, RESTORING
 
 
 def calm_or_storm(event: Event) -> bool:
@@ -18,7 +16,10 @@ def calm_or_storm(event: Event) -> bool:
 
 
 class Calm:
-    """Follows the fault layer. ``drained`` becomes true at a ``quiescent`` with no fault left un-healed."""
+    """Follows the fault layer. ``drained`` becomes true at a ``quiescent`` with no fault left un-healed.
+
+    Broader than one topic: a fault on another topic takes the calm away, too.
+    """
 
     def __init__(self) -> None:
         self.faulty = False
@@ -41,8 +42,9 @@ class Calm:
                 self.drained_at = event.index
                 return True
         elif event.kind not in HARMLESS:
-            self.faulty = True
+            # A broker may be started again, or resumed, as part of the healing itself: that leaves nothing to heal.
+            self.faulty = self.faulty or event.kind not in RESTORING
             self.drained = False
             self.last_fault = event.index
-            self.crashes += event.kind in CRASHES
+            self.crashes += event.kind in RELOADS
         return False

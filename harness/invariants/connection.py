@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from harness.history.event import Event
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Severity, Undecided
+from harness.invariants.faults import RESTORING
 from harness.invariants.producer_fold import SETTLE_NS
 
 _LOOKUPS = {"LOOKUP": "LOOKUP_RESPONSE", "PARTITIONED_METADATA": "PARTITIONED_METADATA_RESPONSE"}
@@ -16,8 +17,8 @@ class ConnectionState(FoldState):
     """What one tap saw of one connection."""
 
     __slots__ = (
-        "asked_names", "closed", "closing", "connected", "drained", "ended_ns", "frames", "lookups",
-        "max_message_size", "opened", "pings", "producers", "requests",
+        "asked_names", "closed", "closing", "connected", "drained", "ended_ns", "expelled", "frames", "limit_changed",
+        "lookups", "max_message_size", "opened", "pings", "producers", "requests", "restored_ns",
     )  # fmt: skip
 
     def __init__(self, key: Key) -> None:
@@ -27,6 +28,9 @@ class ConnectionState(FoldState):
         self.closed = False
         self.drained = False
         self.ended_ns = 0
+        self.restored_ns = 0
+        self.limit_changed = False
+        self.expelled: set[int | None] = set()
         self.frames = 0
         self.max_message_size: int | None = None
         self.lookups: dict[tuple[str, int], Event] = {}
@@ -62,15 +66,20 @@ class Connection(Invariant[ConnectionState]):
         return event.layer, event.connection
 
     def broadcast(self, event: Event) -> bool:
-        return event.layer == "fault" and event.kind == "quiescent"
+        return event.layer == "fault" and (event.kind in RESTORING or event.kind in ("quiescent", "max_message_size"))
 
     def start(self, key: Key) -> ConnectionState:
         return ConnectionState(key)
 
     def step(self, state: ConnectionState, event: Event) -> Iterable[Anomaly]:
         if event.layer == "fault":
-            state.drained = bool(event.extra.get("drained"))
-            state.ended_ns = event.time_ns
+            if event.kind == "quiescent":
+                state.drained = bool(event.extra.get("drained"))
+                state.ended_ns = event.time_ns
+            elif event.kind == "max_message_size":
+                state.limit_changed = True
+            else:
+                state.restored_ns = event.time_ns
             return ()
         if event.kind == "CONNECTION_CLOSED":
             state.closed = True
@@ -110,7 +119,14 @@ class Connection(Invariant[ConnectionState]):
             size = event.extra.get("stored_size")
             limit = state.max_message_size
             if size is not None and limit:
-                if size > limit:
+                if size > limit and state.limit_changed:
+                    state.undecided.append(
+                        Undecided(
+                            clause="SEND-05", key=state.key, witness=(event.index,),
+                            reason="the limit was lowered; the message may have been accepted under the former one",
+                        )
+                    )  # fmt: skip
+                elif size > limit:
                     yield state.anomaly(
                         "SEND-05", "message-over-the-limit", f"a SEND of {size} bytes; the broker allows {limit}",
                         event.index,
@@ -169,6 +185,8 @@ class Connection(Invariant[ConnectionState]):
 
     def _broker_rules(self, state: ConnectionState, event: Event) -> Iterator[Anomaly]:
         request = event.request_id
+        if event.kind == "CLOSE_PRODUCER" and event.extra.get("direction") == "to_client":
+            state.expelled.add(event.extra.get("producer_id"))
         if event.extra.get("direction") == "to_broker":
             if event.kind == "PING":
                 state.pings.append(event)
@@ -178,6 +196,7 @@ class Connection(Invariant[ConnectionState]):
                 state.lookups[event.kind, request] = event
             elif event.kind == "PRODUCER":
                 state.asked_names[request] = event
+                state.expelled.discard(event.extra.get("producer_id"))
             elif event.kind == "CLOSE_PRODUCER":
                 state.closing[request] = event
             return
@@ -199,6 +218,8 @@ class Connection(Invariant[ConnectionState]):
             yield from self._name(state, event, request)
         elif event.kind in ("SUCCESS", "ERROR") and request in state.closing:
             asked = state.closing.pop(request)
+            if event.kind == "ERROR" and asked.extra.get("producer_id") in state.expelled:
+                return  # The broker had closed it itself: it knows no such producer any more.
             if event.kind == "ERROR":
                 yield state.anomaly(
                     "PCLOSE-05", "close-refused", f"CLOSE_PRODUCER was answered with {event.error}",
@@ -234,7 +255,7 @@ class Connection(Invariant[ConnectionState]):
         for clause, event in open_questions:
             if state.closed:
                 continue
-            if not state.drained or state.ended_ns - event.time_ns < SETTLE_NS:
+            if not state.drained or state.ended_ns - max(event.time_ns, state.restored_ns) < SETTLE_NS:
                 state.undecided.append(
                     Undecided(
                         clause=clause, key=state.key, reason="the run ended too soon to miss an answer",

@@ -9,6 +9,7 @@ to its source; the clauses that need the join are then undecided.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from harness.history.event import Event
 from harness.invariants.acknowledged import Acknowledged, Position, acked_ids, bits, position_of
 from harness.invariants.calm import Calm, calm_or_storm
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
+from harness.invariants.faults import RELOADS, reloads
 from harness.invariants.members import Member, Members
 from harness.invariants.sessions import Session, Sessions
 
@@ -58,7 +60,44 @@ class RedeliveryState(FoldState):
         self.asked: dict[tuple[str, Position], int] = {}
         self.counts: dict[tuple[str, Position], Count] = {}
         self.changes: dict[str, list[int]] = {}
+        self.restart = Restart()
         self.acked: dict[str, Acknowledged] = {}
+
+
+@dataclass
+class Restart:
+    """What may have raised redelivery counts since the broker's process last went down (tap A).
+
+    ``ready`` is set once it works again: a session opened after that finds dispatchers that count from 0.
+    """
+
+    down: int | None = None
+    ready: int | None = None
+    asked: Counter[tuple[str, Position]] = field(default_factory=Counter)
+    asked_all: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+
+    def observe(self, event: Event) -> None:
+        """Take a fault event."""
+        if event.kind in ("broker_kill", "broker_stop") and (self.down is None or self.ready is not None):
+            self.down, self.ready = event.index, None
+            self.asked.clear()
+            self.asked_all.clear()
+            self.left.clear()
+        elif event.kind == "broker_ready" and self.down is not None:
+            self.ready = event.index
+
+    def reached(self, session: Session) -> bool:
+        """Whether the session belongs to the process that was started last."""
+        return self.ready is not None and session.opened > self.ready
+
+    def ended(self, session: Session) -> None:
+        """A consumer has left: brokers up to 2.8 count that for what it held."""
+        if self.down is not None and session.opened > self.down:
+            self.left[session.subscription] += 1
+
+    def limit(self, subscription: str, position: Position) -> int:
+        return self.asked[subscription, position] + self.asked_all[subscription] + self.left[subscription]
 
 
 @dataclass
@@ -113,9 +152,13 @@ class Redelivery(Invariant[RedeliveryState]):
             gone = {one.consumer for one in state.sessions.all if not one.live}
             state.nacked = {name: when for name, when in state.nacked.items() if name[0] not in gone}
         if event.kind == "CONNECTION_CLOSED" or event.layer == "fault":
-            if event.layer == "tap.broker" or event.kind in ("broker_kill", "unload"):
+            if event.layer == "tap.broker" or reloads(event, state.key[0]):
                 for departures in state.changes.values():
                     departures.append(event.index)
+            if event.layer == "fault":
+                state.restart.observe(event)
+            else:
+                self._left(state, event)
             return
         if event.layer == "api":
             self._called(state, event)
@@ -127,7 +170,15 @@ class Redelivery(Invariant[RedeliveryState]):
                 changes = state.changes.setdefault(session.subscription, [])
                 if (changed is not None and not changed.live) or event.kind == "SEEK":
                     changes.append(event.index)
+                if changed is not None:
+                    self._left(state, event)
                 yield from self._broker(state, session, changes, event)
+
+    @staticmethod
+    def _left(state: RedeliveryState, event: Event) -> None:
+        for one in state.broker_sessions.all:
+            if one.ended == event.index:
+                state.restart.ended(one)
 
     @staticmethod
     def _called(state: RedeliveryState, event: Event) -> None:
@@ -181,6 +232,8 @@ class Redelivery(Invariant[RedeliveryState]):
     def _broker(self, state: RedeliveryState, session: Session, changes: list[int], event: Event) -> Iterable[Anomaly]:
         if event.kind == "REDELIVER_UNACKNOWLEDGED_MESSAGES":
             named = {acked.position for acked in acked_ids(event)}
+            state.restart.asked.update((session.subscription, place) for place in named)
+            state.restart.asked_all[session.subscription] += not named
             for (subscription, place), count in state.counts.items():
                 if subscription == session.subscription and (not named or place in named):
                     count.asked += 1
@@ -200,6 +253,17 @@ class Redelivery(Invariant[RedeliveryState]):
     ) -> Iterable[Anomaly]:
         value = event.redelivery_count or 0
         key = (*state.key, session.subscription)
+        restart = state.restart
+        if restart.reached(session) and value > restart.limit(session.subscription, position):
+            state.judged["Q1"] += 1
+            yield Anomaly(
+                name="count-kept-over-a-restart",
+                clause="Q1",
+                key=key,
+                witness=tuple(index for index in (restart.down, restart.ready) if index is not None) + (event.index,),
+                message=f"entry {position}: count {value}, but since the broker was started again it was asked for "
+                f"{restart.limit(session.subscription, position)} times",
+            )
         count = state.counts.get((session.subscription, position))
         if count is None:
             state.counts[(session.subscription, position)] = Count(value, event.index, event.index, holder=session)
@@ -376,12 +440,12 @@ class DeadLetters(Invariant[DeadLetterState]):
 
     def step(self, state: DeadLetterState, event: Event) -> Iterable[Anomaly]:
         drained = state.calm.observe(event)
-        if event.topic is None:
+        if event.topic is None or event.layer == "fault":
             for group in state.members.values():
                 group.observe(event)
             for sessions in state.sessions.values():
                 sessions.observe(event)
-            if event.kind in ("CONNECTION_CLOSED", "broker_kill", "unload"):
+            if event.kind == "CONNECTION_CLOSED" or (event.layer == "fault" and event.kind in RELOADS):
                 state.disturbed.append(event.index)
             if drained:
                 self._freeze(state, event)

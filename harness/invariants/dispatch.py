@@ -11,6 +11,7 @@ from harness.history.event import Event
 from harness.invariants.acknowledged import Acknowledged, Position, acked_ids, position_of
 from harness.invariants.calm import Calm, calm_or_storm
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
+from harness.invariants.faults import deletes, evicts, reloads
 from harness.invariants.sessions import SINGLE_ACTIVE, Session, Sessions
 
 SETTLE_NS = 1_000_000_000
@@ -61,6 +62,7 @@ class SingleActiveState(FoldState):
         self.sessions = Sessions("tap.broker")
         self.lines: dict[str, Line] = {}
         self.sent: dict[str, int] = {}
+        self.evicted = False
 
 
 class SingleActiveDispatch(Invariant[SingleActiveState]):
@@ -81,10 +83,14 @@ class SingleActiveDispatch(Invariant[SingleActiveState]):
 
     def step(self, state: SingleActiveState, event: Event) -> Iterable[Anomaly]:
         changed = state.sessions.observe(event)
-        if event.kind == "CONNECTION_CLOSED" or (event.layer == "fault" and event.kind in ("broker_kill", "unload")):
+        if event.kind == "CONNECTION_CLOSED" or reloads(event, state.key[0]):
             for line in state.lines.values():
                 self._reset(line)
             return
+        if event.layer == "fault":
+            state.evicted |= evicts(event)
+            for name, line in state.lines.items():
+                line.moved |= deletes(event, state.key[0], name)
         if event.layer != "tap.broker":
             return
         if event.kind == "SEND":
@@ -147,7 +153,7 @@ class SingleActiveDispatch(Invariant[SingleActiveState]):
         self, state: SingleActiveState, line: Line, session: Session, position: Position, event: Event
     ) -> Iterable[Anomaly]:
         due = line.due.get(session)
-        if not due or line.moved or not session.durable:
+        if not due or line.moved or state.evicted or not session.durable:
             return
         clause = "ACK-CUM-01" if line.cumulative_only and line.acked.cumulative else "DISPATCH-03"
         state.judged[clause] += 1
@@ -246,6 +252,7 @@ class SharedDispatchState(FoldState):
         super().__init__(key)
         self.sessions = Sessions("tap.broker")
         self.pools: dict[str, Pool] = {}
+        self.evicted = False
         self.calm = Calm()
         self.suspicions: list[Suspicion] = []
 
@@ -275,9 +282,11 @@ class SharedDispatch(Invariant[SharedDispatchState]):
             yield from self._drained(state, event)
             return
         if event.kind == "CONNECTION_CLOSED" or event.layer == "fault":
-            for pool in state.pools.values():
-                if event.kind in ("CONNECTION_CLOSED", "broker_kill", "unload"):
+            state.evicted |= evicts(event)
+            for name, pool in state.pools.items():
+                if event.kind == "CONNECTION_CLOSED" or reloads(event, state.key[0]):
                     pool.changes.append(event.index)
+                pool.moved |= deletes(event, state.key[0], name)
             return
         session = changed or state.sessions.of(event)
         if session is None or session.kind not in ("shared", "key_shared"):
@@ -376,7 +385,7 @@ class SharedDispatch(Invariant[SharedDispatchState]):
                 for session in state.sessions.live(subscription)
                 if session.kind == "shared" and session.credit > 0 and event.time_ns - session.opened_ns > SETTLE_NS
             ]
-            if not ready or pool.moved:
+            if not ready or pool.moved or state.evicted:
                 continue
             for position, held in pool.held.items():
                 gone = held.session
@@ -483,6 +492,7 @@ class CompletenessState(FoldState):
         self.complete = False
         self.stored: dict[Position, int] = {}
         self.drained_ns = 0
+        self.evicted = False
 
     @property
     def too_late(self) -> Position | None:
@@ -516,6 +526,10 @@ class Completeness(Invariant[CompletenessState]):
             position = position_of(event)
             if position is not None:
                 state.stored.setdefault(position, event.time_ns)
+        if event.layer == "fault":
+            state.evicted |= evicts(event)
+            for name, reach in state.reaches.items():
+                reach.moved |= deletes(event, state.key[0], name)
         if state.calm.observe(event):
             state.drained_ns = event.time_ns
             for subscription, reach in state.reaches.items():
@@ -562,6 +576,15 @@ class Completeness(Invariant[CompletenessState]):
                 ("CONS-12", [entry for entry in missing if entry.chunk_uuid is None]),
                 ("K8", [entry for entry in missing if entry.chunk_uuid is not None]),
             ):
+                if of_it and state.evicted:
+                    state.undecided.append(
+                        Undecided(
+                            clause=clause,
+                            key=(*state.key, subscription),
+                            reason="entries were not sent, but a backlog quota may have skipped them",
+                        )
+                    )
+                    continue
                 if not state.complete or not state.calm.drained or not reach.ready:
                     if of_it and reach.starved:
                         state.undecided.append(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from harness.history.event import Event
-
-DISTURBANCES = frozenset({"toxic", "cut", "refuse", "dedup", "broker_kill", "unload"})
+from harness.invariants.faults import DISTURBANCES, RELOADS, RESTORING, concerns
 
 
 def ends_or_disturbs(event: Event) -> bool:
@@ -13,7 +12,7 @@ def ends_or_disturbs(event: Event) -> bool:
 
 
 class Surroundings:
-    """Broadcast facts as one topic sees them."""
+    """Broadcast facts as one topic sees them. ``crashes``: where connections ended, or the topic was loaded again."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -21,6 +20,7 @@ class Surroundings:
         self.drained = False
         self.ended_ns = 0
         self.last_disturbance: int | None = None
+        self.restored_ns = 0
         self.healed: int | None = None
         self.crashes: list[int] = []
         self._switches: list[tuple[int, bool]] = []
@@ -35,14 +35,20 @@ class Surroundings:
         elif event.kind == "quiescent":
             self.drained = bool(event.extra.get("drained"))
             self.ended_ns = event.time_ns
-        elif event.kind in DISTURBANCES:
-            if event.kind == "dedup" and event.topic in (None, self.topic):
+        elif event.kind in DISTURBANCES and concerns(event, self.topic):
+            if event.kind == "dedup":
                 self._switches.append((event.index, bool(event.extra.get("enabled"))))
                 if len(self._switches) == 1:
                     return
+            if event.kind in RESTORING:
+                self.restored_ns = event.time_ns
             self.last_disturbance = event.index
-            if event.kind in ("broker_kill", "unload", "cut", "refuse"):
+            if event.kind in RELOADS or event.kind in ("cut", "refuse"):
                 self.crashes.append(event.index)
+
+    def waited_ns(self, since_ns: int) -> int:
+        """How long something has been missing at the end of the run: a broker that was away begins anew."""
+        return self.ended_ns - max(since_ns, self.restored_ns)
 
     def deduplication(self, first_use: int | None) -> bool | None:
         """On (True) or off (False) over the whole time from the first use on; None when unknown or switched."""

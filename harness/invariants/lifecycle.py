@@ -9,6 +9,7 @@ from harness.history.event import Event
 from harness.invariants.acknowledged import Position, position_in, position_of
 from harness.invariants.calm import Calm, calm_or_storm
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
+from harness.invariants.faults import deletes, evicts, kills
 from harness.invariants.members import Members
 from harness.invariants.sessions import Sessions
 
@@ -135,6 +136,8 @@ class FarewellState(FoldState):
         self.judged_gone: set[str] = set()
         self.closed_by_broker: dict[str, Event] = {}
         self.lost: dict[str, Event] = {}
+        self.deleted: set[str | None] = set()
+        """Subscriptions that an administrator may have deleted; None: any of the topic."""
         self.away_since: dict[str, int] = {}
         """Consumers without a confirmed subscription, and since when (ns): failed attempts go on with the back-off."""
 
@@ -170,6 +173,8 @@ class Farewell(Invariant[FarewellState]):
         state.sessions.observe(event)
         state.calm.observe(event)
         if event.layer == "fault":
+            if deletes(event, state.key[0]):
+                state.deleted.add(event.subscription)
             # Also when the run was not drained: a consumer that stays away is why its drain never ends.
             if event.kind == "quiescent" and not state.calm.faulty:
                 yield from self._returned(state, event)
@@ -207,13 +212,16 @@ class Farewell(Invariant[FarewellState]):
                 ended = max(state.calm.healed_ns, cause.time_ns)
                 outage = ended - min(ended, state.away_since.get(consumer, cause.time_ns))
                 waited = event.time_ns - max(state.calm.healed_ns, cause.time_ns)
-                if not present and waited < 2 * outage + RETRY_NS:
+                deleted = bool(state.deleted & {None, member.subscription})
+                if not present and (deleted or waited < 2 * outage + RETRY_NS):
                     state.undecided.append(
                         Undecided(
                             clause=clause,
                             key=(*state.key, consumer),
                             witness=(cause.index, event.index),
-                            reason="the run ended before the back-off of the client had to be over",
+                            reason="its subscription was deleted; a broker need not make it anew"
+                            if deleted
+                            else "the run ended before the back-off of the client had to be over",
                         )
                     )
                     continue
@@ -281,6 +289,10 @@ class SeekEffect(Invariant[SeekState]):
 
     def step(self, state: SeekState, event: Event) -> Iterable[Anomaly]:
         state.members.observe(event)
+        if event.layer == "fault":
+            for subscription, seek in state.seeks.items():
+                # Nothing promises that a seek outlives a crash; a deleted subscription begins anew.
+                seek.disturbed |= kills(event) or evicts(event) or deletes(event, state.key[0], subscription)
         if state.calm.observe(event):
             for subscription, seek in state.seeks.items():
                 member = state.members.by_name.get(seek.consumer)

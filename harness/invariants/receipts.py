@@ -31,11 +31,12 @@ def _link_event(event: Event) -> bool:
 class AnsweringState(ProducerState):
     """SENDs and answers next to the broker."""
 
-    __slots__ = ("closed", "last_id", "last_ordinal", "sends")
+    __slots__ = ("closed", "expelled", "last_id", "last_ordinal", "sends")
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)
         self.sends = Unanswered()
+        self.expelled: set[str] = set()
         self.closed: set[str] = set()
         self.last_id: dict[str, tuple[tuple[int, int], int]] = {}
         self.last_ordinal: dict[str, tuple[int, int]] = {}
@@ -65,9 +66,14 @@ class Answering(Invariant[AnsweringState]):
         elif ends_or_disturbs(event):
             state.around.take(event)
         elif event.kind == "SEND":
-            state.sends.sent(event)
+            # What was under way to a producer that the broker has closed may be dropped in silence (unload).
+            state.sends.sent(event).excused = connection in state.expelled
         elif event.kind in ("PRODUCER", "CLOSE_PRODUCER"):
             state.sends.excuse(connection)
+            if event.extra.get("direction") == "to_client":
+                state.expelled.add(connection)
+            elif event.kind == "PRODUCER":
+                state.expelled.discard(connection)
         else:
             return list(self._answer(state, event, connection))
         return ()
@@ -125,7 +131,7 @@ class Answering(Invariant[AnsweringState]):
                 )  # fmt: skip
             elif sent.excused or (sent.frame.connection or "") in state.closed:
                 continue
-            elif not state.around.drained or state.around.ended_ns - sent.frame.time_ns < SETTLE_NS:
+            elif not state.around.drained or state.around.waited_ns(sent.frame.time_ns) < SETTLE_NS:
                 state.unsure("RECEIPT-01", "the run ended too soon to miss an answer", sent.frame.index)
             else:
                 yield state.anomaly(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from harness.history.event import Event
 from harness.invariants.acknowledged import Position, position_of
-from harness.invariants.calm import CRASHES
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
+from harness.invariants.faults import PROCESS, RELOADS
 
 AT_ONCE_NS = 1_000_000_000
 """A second: a connection that ends later than this after a request did not end because of it."""
@@ -51,7 +51,7 @@ class Refusal(Invariant[RefusalState]):
         return (event.connection,) if event.layer == "tap.broker" and event.connection else None
 
     def broadcast(self, event: Event) -> bool:
-        return event.layer == "fault" and event.kind in CRASHES
+        return event.layer == "fault" and event.kind in RELOADS | PROCESS
 
     def start(self, key: Key) -> RefusalState:
         return RefusalState(key)
@@ -158,7 +158,7 @@ class Refusal(Invariant[RefusalState]):
         for found in state.dropped:
             if state.crashed:
                 state.undecided.append(
-                    Undecided(clause=found.clause, key=state.key, reason="the broker crashed", witness=found.witness)
+                    Undecided(clause=found.clause, key=state.key, reason="the broker was taken away", witness=found.witness)
                 )
             else:
                 state.judged[found.clause] += 1

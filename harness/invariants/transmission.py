@@ -119,10 +119,11 @@ class Transmission(Invariant[TransmissionState]):
                 state.opened.append(session)
         elif event.kind == "CLOSE_PRODUCER":
             session = state.sessions.get(_link(event))
-            if session is not None and event.extra.get("direction") == "to_broker":
-                session.closed = event.index
-                session.ended_ns = event.time_ns
-                state.judged["PCLOSE-04"] += 1
+            if session is not None:
+                session.ended_ns = event.time_ns if session.ended_ns is None else session.ended_ns
+                if event.extra.get("direction") == "to_broker":
+                    session.closed = event.index
+                    state.judged["PCLOSE-04"] += 1
         elif event.kind == "SEND":
             return list(self._send(state, event))
         else:
