@@ -107,6 +107,7 @@ LOG4J = """\
   </Appenders>
   <Loggers>
     <Logger name="org.apache.bookkeeper.net" level="error"/>
+    <Logger name="org.apache.bookkeeper.client.TopologyAwareEnsemblePlacementPolicy" level="error"/>
     <Root level="warn"><AppenderRef ref="console"/></Root>
   </Loggers>
 </Configuration>

@@ -33,6 +33,7 @@ POLL_S = 0.02
 PORT_ATTEMPTS = 3
 FREE_DISK_BYTES = 200_000_000
 """About what a broker writes during a run. With less it starts, and goes read-only in the middle."""
+FULL_DISK_BYTES = 5_000_000
 
 READY_TOPIC = "persistent://public/default/starquake-ready"
 _LOG_BYTES = 256 * 1024
@@ -174,7 +175,9 @@ class Standalone:
             ) from error
         self._give_up_on_clash(ports)
         status = await child.wait()
-        failure = explain(self._written(self._log_start), str(self._installation.version))
+        # On a full disk it cannot write what it died of.
+        full = shutil.disk_usage(self._directory).free < FULL_DISK_BYTES
+        failure = explain(self._written(self._log_start), str(self._installation.version), full_disk=full)
         raise SetupError(
             f"{self._name} {_ended(status)} at its start: {failure.problem}{self._last_words()}", failure.mend
         )

@@ -33,7 +33,7 @@ class StartFailure(Enum):
         r"ClassNotFoundException|NoClassDefFoundError|Could not find or load main class|zip END header not found"
         r"|ZipException",
         "jars are missing or damaged",
-        "Install it again: `starquake systems install pulsar@{version}`.",
+        "Install it again: `starquake systems install pulsar@{version} --again`.",
     )
 
     def is_in(self, log: str) -> bool:
@@ -48,30 +48,35 @@ class Explanation:
     mend: str
 
 
-def explain(log: str, version: str) -> Explanation:
+def explain(log: str, version: str, *, full_disk: bool) -> Explanation:
     """What the log of one start says of its end."""
     for failure in StartFailure:
-        if failure.is_in(log):
+        if failure.is_in(log) or (full_disk and failure is StartFailure.DISK_FULL):
             _, problem, mend = failure.value
             return Explanation(problem, mend.format(version=version))
     return Explanation(
-        "its last words" if telling_lines(log) else "it wrote nothing",
+        "the end of its log follows" if telling_lines(log) else "it wrote nothing",
         "`starquake doctor` looks for what is missing; a broken installation is mended by "
-        f"`starquake systems install pulsar@{version}`.",
+        f"`starquake systems install pulsar@{version} --again`.",
     )
 
 
 _FRAME = re.compile(r"\s+(at |\.\.\. |suppressed )|\s*\[wrapped\]\s*$")
+_TIME = re.compile(r"^\d\d:\d\d:\d\d\.\d+ ")
+# Every first start says the one, every later start the other, and every end the third.
+_HARMLESS = re.compile(
+    r"okay if it is the first time|Ledger root path: /ledgers already exists|from the UncaughtExceptionHandler"
+)
 
 
 def telling_lines(log: str, lines: int = LINES) -> list[str]:
     """The last lines that say something: no stack frames, none twice, none endless."""
-    found: dict[str, None] = {}
-    for line in log.splitlines():
-        if not line.strip() or _FRAME.match(line):
+    found: dict[str, str] = {}
+    for line in map(str.strip, (raw for raw in log.splitlines() if not _FRAME.match(raw))):
+        if not line or _HARMLESS.search(line):
             continue
-        short = line.strip() if len(line.strip()) <= WIDTH else line.strip()[: WIDTH - 1] + "…"
-        # The later of two equal ones stays.
-        found.pop(short, None)
-        found[short] = None
-    return list(found)[-lines:]
+        said = _TIME.sub("", line)
+        # The later of two that say the same stays, with its time.
+        found.pop(said, None)
+        found[said] = line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
+    return list(found.values())[-lines:]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from harness.setup_error import SetupError
 from harness.systems.broker_process import BrokerProcess
-from harness.systems.pulsar.installation import Installation, find
+from harness.systems.pulsar.install import ensure_installed
+from harness.systems.pulsar.installation import Installation
 from harness.systems.pulsar.jdk import Java, find_java
 from harness.systems.pulsar.ports import HOST, Ports
 from harness.systems.pulsar.settings import configured
@@ -41,9 +42,7 @@ class PulsarSystem(System):
     async def start(self) -> Address:
         """Raises ``SetupError`` with what to do; nothing is left running then."""
         self._java = java = find_java(self._version)
-        installation = find(self._version)
-        if installation is None:
-            raise SetupError(f"{self.name} is not installed", f"Install it: starquake systems install {self.name}")
+        installation = await ensure_installed(self._version, java=java)
         return await self._start(installation, java)
 
     async def _start(self, installation: Installation, java: Java) -> Address:
