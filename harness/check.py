@@ -13,6 +13,7 @@ import msgspec
 
 from harness import __version__
 from harness.clauses.catalogue import Catalogue
+from harness.clauses.requirements import exempted
 from harness.gate.excerpt import excerpt
 from harness.gate.result import Failure, GateResult, Pair
 from harness.gate.run import clause_text
@@ -94,6 +95,7 @@ def check(
                 system_capabilities=_capabilities(info, "system", clause.needs_system),
                 client_capabilities=_capabilities(info, "client", clause.needs_client),
                 known=known,
+                exempt=_exempted(clause.id, info),
                 harness_error=errors.get(key),
             )
             for clause in catalogue
@@ -184,7 +186,13 @@ def _unbound(catalogue: Catalogue, clause_id: str, info: RunInfo) -> bool:
         _capabilities(info, "system", clause.needs_system),
         _capabilities(info, "client", clause.needs_client),
     )
-    return bool(missing_capabilities(clause, system, client))
+    return bool(_exempted(clause_id, info) or missing_capabilities(clause, system, client))
+
+
+def _exempted(clause: str, info: RunInfo) -> str:
+    # Other tools' settings may be of any type.
+    configuration = {name: str(value) for name, value in info.configuration.items()}
+    return exempted(clause, _product(info), info.versions.get(info.system, ""), configuration)
 
 
 def _add_failures(

@@ -10,6 +10,10 @@ One entry a line, fields separated by ``|``::
 is not optional: an entry nobody can explain is a failure nobody looks at. A *known* entry has to fail, or the run goes
 red as stale (*from* a profile: only in that profile and longer ones, whose plans provoke it); a *flaky* one, whose
 measured rate it carries, may fail or not.
+
+A system or client is named without a version (``pulsar``: all of them), with a whole one (``pulsar@2.10.5``), or with
+the first two numbers of one (``pulsar@2.10``: 2.10.0 and what follows it). The shipped files are called likewise, after
+what all of their entries are of: ``pulsar.txt``, ``pulsar@2.10.txt``, ``pulsar@2.10.5.txt``.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from harness.usage_error import UsageError
 Status = Literal["known", "flaky"]
 
 _FIELDS = ("system", "client", "clause", "anomaly", "status", "reason")
+_LINE = re.compile(r"(\d+\.\d+)\.\d")
 _FLAKY = re.compile(r"flaky\s+(\d+)/(\d+)")
 _KNOWN = re.compile(rf"known(?:\s+from\s+({'|'.join(PROFILE_NAMES)}))?")
 _FORM = "system | client | clause | anomaly | known (or: known from ci, flaky 7/20) | reason"
@@ -55,7 +60,7 @@ class KnownFailure:
         return self.status == "known" and PROFILE_NAMES.index(profile) >= PROFILE_NAMES.index(self.since)
 
     def covers(self, system: str, client: str, clause: str) -> bool:
-        """Whether the entry speaks of this cell. A client or system may be named with or without its ``@version``."""
+        """Whether the entry speaks of this cell. Systems and clients go by any of their ``names_of``."""
         parties = _field_matches(self.system, system) and _field_matches(self.client, client)
         return parties and self.clause in ("*", clause)
 
@@ -74,10 +79,10 @@ def listed_for(
 ) -> list[KnownFailure]:
     """The entries that speak of a pair; the system may be meant by its name or by its product, and is any from here on.
 
-    ``listed`` holds the entries by what they are of: a product, a system or a client, with or without ``@version``.
+    ``listed`` holds the entries by what they are of: a product, a system or a client, by any of its ``names_of``.
     """
-    names = list(dict.fromkeys([product, product.split("@", 1)[0], system]))
-    lists = [name for name in (*names, client, client.split("@", 1)[0]) if name in listed]
+    names = list(dict.fromkeys([*names_of(product), system]))
+    lists = [name for name in (*names, *names_of(client)) if name in listed]
     entries = {entry.place: entry for name in lists for entry in listed[name]}.values()
     return [
         replace(entry, system="*")
@@ -86,8 +91,15 @@ def listed_for(
     ]
 
 
+def names_of(value: str) -> list[str]:
+    """What a system or client goes by, narrowest first: ``pulsar@2.10.5``, ``pulsar@2.10``, ``pulsar``."""
+    name, _, version = value.partition("@")
+    line = _LINE.match(version)
+    return list(dict.fromkeys([value, *([f"{name}@{line[1]}"] if line is not None else []), name]))
+
+
 def _field_matches(pattern: str, value: str) -> bool:
-    return pattern in ("*", value, value.split("@", 1)[0])
+    return pattern in ("*", *names_of(value))
 
 
 def parse(text: str, name: str) -> list[KnownFailure]:

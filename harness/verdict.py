@@ -1,7 +1,8 @@
 """From what was judged to a verdict: the policy, kept apart from detection.
 
 A *cell* is one clause against one system through one client. Its verdict follows from the merged judgement of every
-history of that pair, from the capabilities of both sides, and from the list of known failures. Nothing here does I/O.
+history of that pair, from what the system's version and the capabilities of both sides oblige it to, and from the list
+of known failures. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -68,15 +69,20 @@ def decide(
     system_capabilities: Collection[str],
     client_capabilities: Collection[str],
     known: Sequence[KnownFailure],
+    exempt: str = "",
     harness_error: str | None = None,
 ) -> Cell:
-    """The cell of one clause. ``harness_error`` is the first error of the harness in this clause's family, if any."""
+    """The cell of one clause.
+
+    ``exempt``: why the clause does not bind this version of the system, if it does not. ``harness_error`` is the first
+    error of the harness in this clause's family, if any.
+    """
     cell = Cell(
         clause=clause.id, family=clause.family, title=clause.title, system=system, client=client, verdict="unknown"
     )
-    missing = missing_capabilities(clause, system_capabilities, client_capabilities)
-    if missing:
-        cell.verdict, cell.reason = "n/a", missing
+    free = exempt or missing_capabilities(clause, system_capabilities, client_capabilities)
+    if free:
+        cell.verdict, cell.reason = "n/a", free
         return cell
     if tally is not None:
         cell.judged, cell.undecided = tally.judged, tally.undecided

@@ -22,6 +22,7 @@ class Party(msgspec.Struct):
     version: str
     capabilities: frozenset[str]
     product: str = "lite"
+    configuration: dict[str, str] = {}
 
 
 CATALOGUE = Catalogue(

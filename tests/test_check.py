@@ -47,6 +47,23 @@ def a_run(directory: Path, system: str = "lite", version: str = "0.2.0", client:
     return directory
 
 
+def a_run_of_chunks(directory: Path, system: str, version: str) -> Path:
+    """A history in which the pieces of one message go to two consumers of a shared subscription."""
+    info = RunInfo(run="r", system=system, client="reference", versions={system: version})
+    history = ConsumerHistory()
+    for number, name in enumerate("ab"):
+        history.consumer(name, "shared", conn=number + 1)
+    for number, name in enumerate("ab"):
+        history.message(
+            1, number, name=name, conn=number + 1, chunk_uuid="u", chunk_id=number, num_chunks=2, payload_size=10
+        )
+    writer = HistoryWriter(directory, info)
+    for event in history.events:
+        writer.append(event)
+    writer.close()
+    return directory
+
+
 @pytest.fixture
 def command(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
@@ -120,6 +137,29 @@ def test_nothing_is_stale_in_a_part_of_the_runs(tmp_path) -> None:
     assert result.new_failures == []
 
 
+@pytest.mark.parametrize(
+    ("system", "version", "expected"),
+    [
+        ("pulsar@2.10.5", "2.10.5", "n/a"),
+        (ADDRESS, "Pulsar Server2.10.5", "n/a"),
+        ("pulsar@2.11.0", "2.11.0", "fail"),
+        (ADDRESS, "Pulsar Server4.0.7", "fail"),
+        ("reference", "1", "fail"),
+    ],
+)
+def test_a_run_is_judged_by_what_its_version_promised(
+    command, tmp_path, system: str, version: str, expected: str
+) -> None:
+    a_run_of_chunks(tmp_path / "run", system, version)
+    result = command("run")
+    assert verdict(result, "CHUNK-08") == expected
+    line = next(line for line in map(json.loads, result.stdout.splitlines()) if line.get("clause") == "CHUNK-08")
+    if expected == "n/a":
+        assert line["reason"].startswith("Pulsar 2.10: ")
+    assert bool(line["anomalies"]) == (expected == "fail")
+    assert result.exit_code == (expected == "fail"), result.output
+
+
 def test_a_directory_given_twice_is_one_run(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = a_run(tmp_path / "run")
@@ -147,6 +187,13 @@ def test_parties_are_told_once(tmp_path) -> None:
 def test_a_broker_is_what_it_says_it_is() -> None:
     assert product_of(ADDRESS, "Pulsar-Lite-0.1.0") == "lite"
     assert product_of(ADDRESS, "4.0.1") == ADDRESS
+    # As 4.0.7 answers, and as others are said to.
+    assert product_of(ADDRESS, "Pulsar Server4.0.7") == "pulsar@4.0.7"
+    assert product_of(ADDRESS, "Pulsar Server-v4.0.7") == "pulsar@4.0.7"
+    assert product_of(ADDRESS, "Pulsar Server 2.10.4.3-acme") == "pulsar@2.10.4.3-acme"
+    assert product_of(ADDRESS, "Pulsar Server") == "pulsar"
+    assert product_of(ADDRESS, "Pulsar Serverless") == ADDRESS
+    assert product_of("pulsar@2.10.5", "2.10.5") == "pulsar@2.10.5"
     assert product_of("lite", "0.2.0") == "lite"
 
 
@@ -162,7 +209,7 @@ def test_a_name_of_a_system(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["lit", "Lite", "python", "", "pulsar://", "pulsar+ssl://h:1", "mutant:", "mutant:broker-replaces", "pulsa@4"],
+    ["lit", "Lite", "python", "", "pulsar://", "pulsar+ssl://", "mutant:", "mutant:broker-replaces", "pulsa@4"],
 )
 def test_a_name_of_no_system(name: str) -> None:
     assert not names_a_system(name)

@@ -10,12 +10,14 @@ from fake_world import (
     FakeExploration,
     FakeSession,
     FakeWorld,
+    Party,
     Silent,
     failing_plan,
     make_fake,
     passing_plan,
 )
 
+from harness.clauses.catalogue import Catalogue
 from harness.clients.client import AdapterDied
 from harness.gate.excerpt import MOST_EVENTS, excerpt
 from harness.gate.profile import PROFILES
@@ -41,7 +43,7 @@ def run_gate(tmp_path, world: FakeWorld, plans=PLANS, known: str = "", select: s
     )  # fmt: skip
     exploration = options.pop("exploration", None) or FakeExploration(plans)
     return Gate(
-        request, catalogue=CATALOGUE, exploration=exploration, make_world=make_fake(world),
+        request, catalogue=options.pop("catalogue", CATALOGUE), exploration=exploration, make_world=make_fake(world),
         seeds=options.pop("seeds", []), watcher=options.pop("watcher", Silent()),
     ).run()  # fmt: skip
 
@@ -216,6 +218,42 @@ def test_an_adapter_that_does_not_start_is_an_error_of_every_clause(tmp_path) ->
     result = run_gate(tmp_path, FakeWorld(fails_to_start=AdapterDied("exit status 1")))
     assert set(verdicts(result).values()) == {"error"}
     assert result.exit_code() == 3
+
+
+CHUNKS = Catalogue(
+    {"CHUNK-08": msgspec.structs.replace(CATALOGUE["KEPT-01"], id="CHUNK-08"), "KEPT-02": CATALOGUE["KEPT-02"]}
+)
+
+
+class Pieces(FakeWorld):
+    """What else is a lost send, told of CHUNK-08, on a broker of this version."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__()
+        self.system = Party(f"pulsar@{version}", version, frozenset(), f"pulsar@{version}")
+
+    def open(self, plan: Plan | None = None) -> FakeSession:
+        return PiecesSession(self)
+
+
+class PiecesSession(FakeSession):
+    def finish(self) -> Outcome:
+        outcome = super().finish()
+        found = outcome.judgement.results.pop("KEPT-01")
+        renamed = [msgspec.structs.replace(anomaly, clause="CHUNK-08") for anomaly in found.anomalies]
+        outcome.judgement.results["CHUNK-08"] = msgspec.structs.replace(found, anomalies=renamed)
+        return outcome
+
+
+def test_what_a_version_never_promised_is_not_held_against_it(tmp_path) -> None:
+    watcher = Silent()
+    result = run_gate(tmp_path / "old", Pieces("2.10.5"), catalogue=CHUNKS, watcher=watcher)
+    assert verdicts(result) == {"CHUNK-08": "n/a", "KEPT-02": "pass"}
+    assert result.cells[0].reason.startswith("Pulsar 2.10: chunked messages")
+    assert (result.failures, result.exit_code()) == ([], 0)
+    assert "new" not in watcher.told
+    result = run_gate(tmp_path / "new", Pieces("2.11.0"), catalogue=CHUNKS)
+    assert verdicts(result)["CHUNK-08"] == "fail"
 
 
 def test_a_missing_environment_is_told_and_judges_nothing(tmp_path) -> None:

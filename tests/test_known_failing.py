@@ -5,7 +5,7 @@ import pytest
 from harness.clauses.catalogue import load
 from harness.clients.resolve import ADAPTERS
 from harness.fixture_files import known_failing_files
-from harness.known_failing import check_names, listed_for, parse, read
+from harness.known_failing import check_names, listed_for, names_of, parse, read
 from harness.usage_error import UsageError
 
 GOOD = """
@@ -83,8 +83,8 @@ def test_shipped_lists_name_what_there_is() -> None:
     for product, path in files.items():
         entries = read(path)
         check_names(entries, clauses, list(ADAPTERS))
-        of = {entry.client if entry.system == "*" else entry.system.split("@")[0] for entry in entries}
-        assert of == {product}
+        of = {entry.client if entry.system == "*" else entry.system for entry in entries}
+        assert of == {product}, "a file is called after what all of its entries are of"
 
 
 def test_an_entry_of_a_product_speaks_of_it_however_it_is_reached() -> None:
@@ -94,6 +94,45 @@ def test_an_entry_of_a_product_speaks_of_it_however_it_is_reached() -> None:
     assert entry.covers(address, "python", "DEDUP-02")
     assert listed_for(address, address, "python", listed) == []
     assert listed_for("lite@0.2.0", "lite@0.2.0", "python", listed)
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ("pulsar@2.10.5", ["pulsar@2.10.5", "pulsar@2.10", "pulsar"]),
+        ("pulsar@2.10", ["pulsar@2.10", "pulsar"]),
+        ("pulsar", ["pulsar"]),
+        ("lite", ["lite"]),
+        ("python@3.13.0", ["python@3.13.0", "python@3.13", "python"]),
+        ("mine@nightly", ["mine@nightly", "mine"]),
+        ("pulsar://h:6650", ["pulsar://h:6650"]),
+    ],
+)
+def test_a_version_goes_by_its_line_and_its_product_too(value: str, names: list[str]) -> None:
+    assert names_of(value) == names
+
+
+def test_lists_of_a_product_a_line_and_a_version_apply_together() -> None:
+    lists = {
+        name: parse(f"{name} | * | DEDUP-02 | {anomaly} | known | why", name)
+        for name, anomaly in (("pulsar", "a"), ("pulsar@2.10", "b"), ("pulsar@2.10.5", "c"), ("pulsar@2.1", "d"))
+    }
+
+    def applied(system: str, product: str) -> list[str]:
+        return [entry.anomaly for entry in listed_for(system, product, "python", lists)]
+
+    assert applied("pulsar@2.10.5", "pulsar@2.10.5") == ["c", "b", "a"]
+    assert applied("pulsar://127.0.0.1:6650", "pulsar@2.10.5") == ["c", "b", "a"]
+    assert applied("pulsar@2.10.4", "pulsar@2.10.4") == ["b", "a"]
+    assert applied("pulsar@4.0.7", "pulsar@4.0.7") == ["a"]
+    assert applied("pulsar://127.0.0.1:6650", "pulsar") == ["a"]
+    assert applied("lite", "lite") == []
+
+
+def test_an_entry_of_one_version_in_the_list_of_all_speaks_of_that_one_only() -> None:
+    listed = {"pulsar": parse("pulsar@2.8.0 | * | CONS-12 | never-dispatched | known | why", "k")}
+    assert listed_for("pulsar@2.8.0", "pulsar@2.8.0", "python", listed)
+    assert listed_for("pulsar@2.8.2", "pulsar@2.8.2", "python", listed) == []
 
 
 def test_an_entry_of_a_client_speaks_of_it_on_any_system() -> None:

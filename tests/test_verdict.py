@@ -26,10 +26,10 @@ def tallied(*names: str, judged: int = 1, undecided: int = 0) -> Tally:
     return tally
 
 
-def cell_of(tally: Tally, known: str = "", error: str | None = None, clause: str = "KEPT-01") -> Cell:
+def cell_of(tally: Tally, known: str = "", error: str | None = None, clause: str = "KEPT-01", exempt: str = "") -> Cell:
     return decide(
         CATALOGUE[clause], tally.clauses.get(clause), system="lite", client="python", system_capabilities=(),
-        client_capabilities=(), known=parse(known, "k"), harness_error=error,
+        client_capabilities=(), known=parse(known, "k"), exempt=exempt, harness_error=error,
     )  # fmt: skip
 
 
@@ -61,6 +61,16 @@ def test_verdict(tally: Tally, known: str, error: str | None, verdict: str) -> N
 def test_a_capability_gate_is_not_green_and_says_why() -> None:
     cell = cell_of(tallied(), clause="GATED-01")
     assert (cell.verdict, cell.reason) == ("n/a", "the system lacks cursor_view")
+
+
+def test_what_a_version_never_promised_is_no_failure_and_says_why() -> None:
+    why = "Pulsar 2.10: made since 2.11 (PIP-37)"
+    cell = cell_of(tallied("lost"), error="adapter died", exempt=why)
+    assert (cell.verdict, cell.reason, cell.breaches) == ("n/a", why, [])
+    assert cell_of(tallied(), clause="GATED-01", exempt=why).reason == why
+    mark_stale([cell], parse(LOST, "k"), "nightly")
+    assert not cell.red
+    assert exit_code([cell], harness_errors=0) == 4
 
 
 def test_unknown_gives_the_reason_of_the_history() -> None:

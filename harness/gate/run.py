@@ -20,6 +20,7 @@ from typing import Protocol
 
 from harness import __version__
 from harness.clauses.catalogue import Catalogue, Clause
+from harness.clauses.requirements import exempted
 from harness.clients.client import AdapterError
 from harness.gate.finding import Finding, Findings
 from harness.gate.investigation import Investigator
@@ -105,12 +106,16 @@ class Request:
 
 @dataclass(slots=True)
 class _PairRun:
-    """What is gathered while one pair runs. Capabilities, and so what is ``unbound``, are known once it ``started``."""
+    """What is gathered while one pair runs.
+
+    What the system is, and so what it is ``exempt`` from and what is ``unbound``, is known once it ``started``.
+    """
 
     pair: Pair
     started: bool = False
     product: str = ""
     known: list[KnownFailure] = field(default_factory=list)
+    exempt: dict[str, str] = field(default_factory=dict)
     unbound: frozenset[str] = frozenset()
     tally: Tally = field(default_factory=Tally)
     findings: Findings = field(default_factory=Findings)
@@ -222,10 +227,15 @@ class Gate:
         run.known = listed_for(pair.system, run.product, pair.client, self._request.known)
         self._known.setdefault(pair.system, {}).update({entry.place: entry for entry in run.known})
         pair.system_version, pair.client_version = world.system.version, world.client.version
+        run.exempt = {
+            clause.id: exempted(clause.id, run.product, world.system.version, world.system.configuration)
+            for clause in self._selected
+        }
         run.unbound = frozenset(
             clause.id
             for clause in self._selected
-            if missing_capabilities(clause, world.system.capabilities, world.client.capabilities)
+            if run.exempt[clause.id]
+            or missing_capabilities(clause, world.system.capabilities, world.client.capabilities)
         )
         result.versions[f"system {pair.system}"] = world.system.version
         result.versions[f"client {pair.client}"] = world.client.version
@@ -387,6 +397,7 @@ class Gate:
                 system_capabilities=world.system.capabilities,
                 client_capabilities=world.client.capabilities,
                 known=run.known,
+                exempt=run.exempt[clause.id],
                 harness_error=self._error_for(clause, run),
             )
             for clause in self._selected

@@ -6,10 +6,10 @@ Deterministic by construction: the same plan gives the same history, to the byte
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.clients.client import CAPABILITIES, MALFORMED
 from harness.history.event import Event
@@ -25,16 +25,24 @@ from harness.reference.client.machine import NAME, VERSION, ClientMachine
 from harness.reference.client.parts import ClientParts
 from harness.reference.outputs import Answer as ClientAnswer
 from harness.reference.outputs import Close, Dial, Write
+from harness.systems.machine_admin import MachineAdmin
+from harness.worlds.admin_faults import AdminFaults
 from harness.worlds.attachments import Attachments
 from harness.worlds.audit_event import columns_of_entry
-from harness.worlds.driver import Answer, Ask, Driver, Rest, Script
-from harness.worlds.plan import Fault, Operation, Plan
-from harness.worlds.record import HEALING, record_cursor, record_fault
+from harness.worlds.driver import DEFAULT_NAMESPACE, Answer, Ask, Driver, Look, Rest, Script
+from harness.worlds.fault_attributes import Partitions, attributes_of
+from harness.worlds.observation import observe
+from harness.worlds.plan import ADMIN_FAULTS, PROCESS_FAULTS, Fault, Operation, Plan
+from harness.worlds.record import HEALING, record_dedup, record_fault
 from harness.worlds.simulated_network import MILLISECOND, Ends, SimulatedNetwork, Timeline
+from harness.worlds.simulated_process import SimulatedProcess
 from harness.worlds.world import Outcome
+
+T = TypeVar("T")
 
 DRAIN_LIMIT_MS = 20_000
 SETTLE_MS = 300
+OBSERVE_MS = 1_000
 MAX_TURNS = 50_000
 EPOCH_NS = 1_700_000_000 * 1_000_000_000
 """Virtual time starts here, so that publish times look like publish times."""
@@ -57,6 +65,10 @@ class _Description:
     @property
     def product(self) -> str:
         return self.name
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        return {}
 
 
 class SimulationStuck(RuntimeError):
@@ -85,14 +97,22 @@ class SimulatedSession:
         self._client = ClientMachine(world.client_config, parts=world.client_parts)
         self._network = SimulatedNetwork(self._timeline, self._recorder, self._ends())
         urls = {handle: self._network.link(handle).url for handle in ("a", "b")}
-        self._driver = Driver(self._recorder, "sim", urls, attachments)
+        options = plan.topic_options if plan else {}
+        self._partitions = int(options.get("partitions", 0))
+        self._driver = Driver(self._recorder, "sim", urls, attachments, partitions=self._partitions)
+        self._admin = MachineAdmin(self._broker, lambda: self._timeline.now, self._broker_outputs)
+        self._process_faults = SimulatedProcess(self._broker, self._timeline, self._recorder, self._broker_outputs)
+        downtime = self._process_faults.downtime
+        self._admin_faults = AdminFaults(self._admin, self._recorder, self._driver, DEFAULT_NAMESPACE, downtime)
+        self._sampled_at = self._timeline.now
         self._requests = 0
         self._waiting: dict[int, _Running] = {}
         self._running: list[_Running] = []
         # Kept for the outcome: a mutant may break the pair or drive it in circles; what happened before still tells.
         self._stuck = ""
-        options = plan.topic_options if plan else {}
         self._set_dedup(bool(options.get("dedup", False)))
+        if self._partitions:
+            self._broker.set_partitions(self._driver.topic(0), self._partitions)
 
     # --- the session's calls -------------------------------------------------------------------------------------
 
@@ -129,6 +149,7 @@ class SimulatedSession:
         return Outcome(judgement=judgement, events=self._recorder.count, history=self.history, error=error)
 
     def _wind_down(self) -> None:
+        self._process_faults.heal()
         for link in self._network.links.values():
             link.reset()
         self._recorder.record(layer="fault", kind="healed")
@@ -138,11 +159,11 @@ class SimulatedSession:
                 self._start(self._driver.drain(handle, self._driver.idle_ms(handle), DRAIN_LIMIT_MS))
         self._pump_until(lambda: not self._running)
         self._pump_for(SETTLE_MS * MILLISECOND)
-        self._sample_cursors()
+        self._look()
         self._recorder.record(layer="fault", kind="quiescent", extra={"drained": self._driver.drained})
         self._start(self._driver.close_everything())
         self._pump_until(lambda: not self._running)
-        self._sample_cursors()
+        self._look()
         for topic in self._driver.topics:
             for entry in self._broker.entries(topic):
                 self._recorder.record(layer="log", kind="ENTRY", **columns_of_entry(topic, entry))
@@ -151,8 +172,26 @@ class SimulatedSession:
     # --- faults --------------------------------------------------------------------------------------------------
 
     def _fault(self, fault: Fault) -> None:
+        if fault.kind == "dedup":
+            self._set_dedup(bool(attributes_of(fault).enabled))
+        elif fault.kind in PROCESS_FAULTS:
+            self._pump_until(lambda: not self._process_faults.paused)
+            self._process_faults.carry_out(fault)
+        elif fault.kind in ADMIN_FAULTS:
+            self._fault_by_admin(fault)
+        else:
+            self._fault_of_the_link(fault)
+        self._pump_for(MILLISECOND // 10)
+
+    def _fault_by_admin(self, fault: Fault) -> None:
+        attributes = attributes_of(fault)
+        if now(self._admin_faults.carry_out(fault)) and isinstance(attributes, Partitions) and attributes.topic == 0:
+            self._driver.grown(attributes.partitions)
+            self._driver.new_partitions()
+
+    def _fault_of_the_link(self, fault: Fault) -> None:
         link = self._network.link(fault.client)
-        if fault.kind not in HEALING and fault.kind != "dedup":
+        if fault.kind not in HEALING:
             record_fault(self._recorder, fault)
         if fault.kind == "toxic":
             link.add_toxic(fault.toxic, fault.stream, fault.attributes)
@@ -164,23 +203,20 @@ class SimulatedSession:
             link.refuse()
         elif fault.kind == "restore":
             link.restore()
-        elif fault.kind == "dedup":
-            self._set_dedup(bool(fault.attributes.get("enabled")))
-            return
         if fault.kind in HEALING:
             record_fault(self._recorder, fault)
-        self._pump_for(MILLISECOND // 10)
 
     def _set_dedup(self, enabled: bool) -> None:
         self._broker.set_dedup(enabled)
-        self._recorder.record(layer="fault", kind="dedup", extra={"enabled": enabled})
+        record_dedup(self._recorder, enabled)
 
-    def _sample_cursors(self) -> None:
-        for topic in self._driver.topics:
-            for subscription in sorted({c.subscription for c in self._driver.consumers.values() if c.topic == topic}):
-                view = self._broker.cursor(topic, subscription)
-                if view is not None:
-                    record_cursor(self._recorder, topic, subscription, view)
+    def _look(self) -> Answer:
+        """Record the broker's own view of the session's topics."""
+        self._sampled_at = self._timeline.now
+        if self._process_faults.downtime.on_purpose:
+            return Answer(None, "unavailable", "the broker is down or paused")
+        now(observe(self._admin, self._recorder, self._driver.topics))
+        return Answer({})
 
     # --- pumping -------------------------------------------------------------------------------------------------
 
@@ -192,11 +228,15 @@ class SimulatedSession:
                 self._client.received(conn, data, self._timeline.now)
             ),
             client_lost=lambda conn: self._client_outputs(self._client.disconnected(conn, self._timeline.now)),
-            broker_connected=lambda conn: self._broker_outputs(self._broker.connected(conn, self._timeline.now)),
-            broker_received=lambda conn, data: self._broker_outputs(
-                self._broker.received(conn, data, self._timeline.now)
+            broker_connected=lambda conn: self._process_faults.served(
+                lambda: self._broker.connected(conn, self._timeline.now)
             ),
-            broker_lost=lambda conn: self._broker_outputs(self._broker.disconnected(conn, self._timeline.now)),
+            broker_received=lambda conn, data: self._process_faults.served(
+                lambda: self._broker.received(conn, data, self._timeline.now)
+            ),
+            broker_lost=lambda conn: self._process_faults.served(
+                lambda: self._broker.disconnected(conn, self._timeline.now)
+            ),
         )
 
     def _client_outputs(self, outputs: list[Any]) -> None:
@@ -221,13 +261,17 @@ class SimulatedSession:
         """One thing that is due no later than ``until``; False when there is none."""
         now = self._timeline.now
         due = self._timeline.next_due()
-        client, broker = self._client.next_deadline(), self._broker.next_deadline()
+        client = self._client.next_deadline()
+        broker = None if self._process_faults.paused else self._broker.next_deadline()
         times = [time for time in (due, client, broker) if time is not None]
         if not times:
             return False
         first = max(min(times), now)
         if until is not None and first > until:
             return False
+        # Only as time goes by: a timer of its own would keep a pair going that has nothing left to do.
+        if first - self._sampled_at >= OBSERVE_MS * MILLISECOND:
+            self._look()
         if due is not None and due <= first:
             self._timeline.run_next()
             return True
@@ -271,6 +315,8 @@ class SimulatedSession:
             return
         if isinstance(need, Rest):
             self._timeline.at(self._timeline.now + need.ms * MILLISECOND, lambda: self._resume(running, Answer({})))
+        elif isinstance(need, Look):
+            self._resume(running, self._look())
         else:
             self._ask(running, need)
 
@@ -301,6 +347,17 @@ class SimulatedSession:
         self._timeline.at(self._timeline.now, lambda: self._resume(running, answer))
 
 
+def now(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits, as those of a machine's admin service."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    work.close()
+    raise SimulationStuck("something waits that nothing under virtual time can end")
+
+
 def _what_broke(error: Exception) -> str:
     """The error and where it came from, in one line: machines are ours, so this is read by who mends them."""
     place = traceback.extract_tb(error.__traceback__)[-1]
@@ -327,7 +384,7 @@ class SimulatedWorld:
         self.invariants = invariants if invariants is not None else tuple(all_invariants())
         self.keep_history = keep_history
         self.lanes = 1
-        self.system = _Description("simulated", "1", BrokerMachine.CAPABILITIES)
+        self.system = _Description("simulated", "1", BrokerMachine.CAPABILITIES | {"process_faults"})
         self.client = _Description(NAME, VERSION, CAPABILITIES)
 
     def start(self) -> None:
@@ -336,7 +393,7 @@ class SimulatedWorld:
     def stop(self) -> None:
         """Nothing to stop."""
 
-    def open(self, plan: Plan | None = None) -> SimulatedSession:
+    def open(self, plan: Plan | None = None, *, alone: bool = False) -> SimulatedSession:
         return SimulatedSession(self, plan)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -41,10 +42,13 @@ class Described(Protocol):
 
 
 class DescribedSystem(Described, Protocol):
-    """A system names its product too: see ``harness.systems.system.System.product``."""
+    """A system names its product and settings too: see ``harness.systems.system.System``."""
 
     @property
     def product(self) -> str: ...
+
+    @property
+    def configuration(self) -> Mapping[str, str]: ...
 
 
 class Session(Protocol):
