@@ -21,9 +21,9 @@ from harness.systems.admin import (
 )
 from harness.wire.message_id import Position
 
-_POSITION = re.compile(r"\s*(-?\d+):(-?\d+)\s*")
+_POSITION = re.compile(r"\s*(-?\d{1,19}):(-?\d{1,19})(?!\d)")
 
-_RANGE = re.compile(r"([(\[])\s*(-?\d+):(-?\d+)\s*(?:\.\.|\u2025)\s*(-?\d+):(-?\d+)\s*([)\]])")
+_RANGE = re.compile(r"([(\[])(-?\d{1,19}):(-?\d{1,19})(?:\.\.|\u2025)(-?\d{1,19}):(-?\d{1,19})([)\]])")
 """``(12:6..12:8]``: without the first, with the last. Guava printed U+2025 between the two before its release 20."""
 
 _IN_FORCE = {"Enabled": True, "Disabled": False, "Initialized": False}
