@@ -13,10 +13,11 @@ import msgspec
 
 from harness.clients.requests import AnyRequest
 from harness.faults.toxics import TOXICS, BadToxic, checked
+from harness.worlds.audit import SUBSCRIPTION
+from harness.worlds.fault_attributes import LARGEST_MESSAGE, MOST_PARTITIONS, TYPES, BadAttributes, attributes_of
 from harness.worlds.plan import Fault, Operation, Plan, Verb
 
 CLIENTS = ("a", "b")
-LARGEST_MESSAGE = 64 * 1024 * 1024
 LONGEST_WAIT_MS = 24 * 3600 * 1000
 MOST_MESSAGES = 100_000
 _LARGEST = 2**63 - 1
@@ -88,6 +89,7 @@ _OWN: dict[Verb, type[_Params]] = {
     "unsubscribe": _Params,
     "close": _Params,
     "settle": _Settle,
+    "observe": _Params,
 }
 """What the driver itself reads; everything else of these verbs goes into the request of the adapter contract."""
 
@@ -108,8 +110,22 @@ def check_plan(plan: Plan) -> None:
     for number, entry in enumerate(plan.schedule, start=1):
         _check_fault(entry.fault, f"fault {number} ({entry.fault.kind})")
     for name, value in plan.topic_options.items():
-        if name != "dedup" or not isinstance(value, bool):
-            raise BadPlan(f"topic_options may hold dedup (true or false), not {name}: {value!r}")
+        _check_topic_option(name, value)
+
+
+def _check_topic_option(name: str, value: Any) -> None:
+    if name == "dedup" and isinstance(value, bool):
+        return
+    if (
+        name == "partitions"
+        and isinstance(value, int)
+        and not isinstance(value, bool)
+        and 1 <= value <= MOST_PARTITIONS
+    ):
+        return
+    raise BadPlan(
+        f"topic_options may hold dedup (true or false) and partitions (1 to {MOST_PARTITIONS}), not {name}: {value!r}"
+    )
 
 
 def _check_params(operation: Operation, place: str) -> None:
@@ -154,7 +170,19 @@ def _check_fault(fault: Fault, place: str) -> None:
             checked(fault.toxic, fault.stream, fault.attributes)
         elif fault.kind == "untoxic" and (fault.toxic not in TOXICS or not fault.stream):
             raise BadPlan(f"{place}: names the toxic {fault.toxic!r} and the stream {fault.stream!r}; both are needed")
-        elif fault.kind == "dedup" and not isinstance(fault.attributes.get("enabled"), bool):
-            raise BadPlan(f"{place}: needs the attribute enabled, true or false")
+        elif fault.kind in TYPES:
+            _check_attributes(fault, place)
     except BadToxic as error:
         raise BadPlan(f"{place}: {error}") from error
+
+
+def _check_attributes(fault: Fault, place: str) -> None:
+    """Those of a fault that reaches the broker itself."""
+    if fault.toxic or fault.stream:
+        raise BadPlan(f"{place}: a toxic and a stream belong to the kinds toxic and untoxic only")
+    try:
+        attributes_of(fault)
+    except BadAttributes as error:
+        raise BadPlan(f"{place}: {error}") from error
+    if fault.kind == "delete_subscription" and fault.attributes["subscription"] == SUBSCRIPTION:
+        raise BadPlan(f"{place}: {SUBSCRIPTION} is the auditor's, without which nothing could be read back")

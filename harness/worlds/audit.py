@@ -2,6 +2,9 @@
 
 It subscribes (durable, Exclusive, from the earliest message) before the first send, which also keeps a broker from
 trimming what everybody else has acknowledged, grants no permits, and reads only at the end. What it reads is LOG.
+
+It acknowledges nothing, so that it may lose its subscription as often as the schedule has it (a broker that is killed,
+a topic that is unloaded) and take it up again where it was: at the earliest message.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
+from harness.systems.access import OPEN, Access
 from harness.systems.system import Address
 from harness.wire import pulsar_pb2 as pb
 from harness.wire.frame import Frame, FrameDecoder, WireError, encode
@@ -23,6 +27,11 @@ QUIET_S = 0.15
 MAX_MESSAGE_SIZE = 128 * 1024 * 1024
 PERMITS = 1_000
 
+NOT_READY_S = 10.0
+"""How long a broker may say that a topic is not ready (being unloaded, being loaded) before that is its answer."""
+
+NOT_READY_PAUSE_S = 0.2
+
 
 class AuditError(RuntimeError):
     """The system did not answer the auditor: nothing can be concluded from what it did not read."""
@@ -30,6 +39,10 @@ class AuditError(RuntimeError):
 
 class AuditRefused(AuditError):
     """The system answered a question of the auditor with an error."""
+
+
+class _NotReady(AuditError):
+    """The system asks to be asked again."""
 
 
 @dataclass(slots=True)
@@ -43,10 +56,12 @@ class _Watched:
 class Auditor:
     """One connection of our own to the system for one session."""
 
-    def __init__(self, address: Address, recorder: Records) -> None:
+    def __init__(self, address: Address, recorder: Records, access: Access = OPEN) -> None:
         self._address = address
+        self._access = access
         self._recorder = recorder
         self._topics: list[_Watched] = []
+        self._consumers = 0
         self._requests = 0
         self._answers: dict[int, asyncio.Future[Frame]] = {}
         self._connected: asyncio.Future[Frame] | None = None
@@ -56,13 +71,16 @@ class Auditor:
         self._writer: asyncio.StreamWriter | None = None
         self._pump: asyncio.Task[None] | None = None
         self._lost = ""
+        self._away = False
+        self._distrusted = ""
 
     async def open(self) -> None:
         """Connect and shake hands. Raises AuditError."""
         self._connected = asyncio.get_running_loop().create_future()
         try:
             self._reader, self._writer = await asyncio.wait_for(
-                asyncio.open_connection(self._address.host, self._address.port), ANSWER_TIMEOUT_S
+                asyncio.open_connection(self._address.host, self._address.port, ssl=self._access.stream_context),
+                ANSWER_TIMEOUT_S,
             )
         except (OSError, TimeoutError) as error:
             raise AuditError(f"cannot connect to {self._address.service_url}: {error}") from error
@@ -70,6 +88,7 @@ class Auditor:
         connect = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
         connect.connect.client_version = "starquake-audit"
         connect.connect.protocol_version = 19
+        self._access.introduce(connect.connect)
         self._send(connect)
         try:
             await asyncio.wait_for(asyncio.shield(self._connected), ANSWER_TIMEOUT_S)
@@ -77,36 +96,78 @@ class Auditor:
             raise AuditError("the system did not answer CONNECT") from error
 
     async def attach(self, topic: str) -> None:
-        """Subscribe to a topic before it is used. A refusal is remembered and told at the end, not raised."""
-        watched = _Watched(topic, consumer_id=len(self._topics) + 1, attached=False)
+        """Subscribe to a topic before it is used. A refusal is remembered and told at the end, not raised.
+
+        While the broker is away (see ``away``) it waits for ``back``.
+        """
+        watched = _Watched(topic, consumer_id=0, attached=False)
         self._topics.append(watched)
-        try:
-            lookup = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
-            lookup.lookupTopic.topic = topic
-            lookup.lookupTopic.request_id = self._next_request()
-            await self._ask(lookup, lookup.lookupTopic.request_id)
-            subscribe = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
-            command = subscribe.subscribe
-            command.topic = topic
-            command.subscription = SUBSCRIPTION
-            command.subType = pb.CommandSubscribe.Exclusive
-            command.consumer_id = watched.consumer_id
-            command.request_id = self._next_request()
-            command.consumer_name = SUBSCRIPTION
-            command.durable = True
-            command.initialPosition = pb.CommandSubscribe.Earliest
-            answer = await self._ask(subscribe, command.request_id)
-            if answer.command.type == pb.BaseCommand.ERROR:
-                watched.problem = f"subscribe refused: {answer.command.error.message}"
-            else:
-                watched.attached = True
-        except AuditError as error:
-            watched.problem = str(error)
+        if not self._away:
+            await self._hold(watched)
+
+    def away(self) -> None:
+        """The broker is going to be away on purpose: what it does not answer, and a lost connection, is no problem."""
+        self._away = True
+
+    async def back(self) -> None:
+        """The broker is there again: connect if need be, and subscribe to whatever is not. Raises AuditError."""
+        if self._lost:
+            await self.close()
+            self._lost = ""
+            await self.open()
+        self._away = False
+        for watched in self._topics:
+            if not watched.attached and not watched.problem:
+                await self._hold(watched)
+
+    def distrust(self, reason: str) -> None:
+        """What will be read is not all that was stored, through no fault of the system: nothing may be concluded."""
+        self._distrusted = reason
+
+    async def _hold(self, watched: _Watched) -> None:
+        deadline = asyncio.get_running_loop().time() + NOT_READY_S
+        while True:
+            try:
+                await self._subscribe(watched)
+            except _NotReady as error:
+                if asyncio.get_running_loop().time() < deadline:
+                    await asyncio.sleep(NOT_READY_PAUSE_S)
+                    continue
+                watched.problem = str(error)
+            except AuditError as error:
+                # On its way out the broker answers anything or nothing: it is asked again when it is back.
+                watched.problem = "" if self._away else str(error)
+            return
+
+    async def _subscribe(self, watched: _Watched) -> None:
+        lookup = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
+        lookup.lookupTopic.topic = watched.topic
+        lookup.lookupTopic.request_id = self._next_request()
+        await self._ask(lookup, lookup.lookupTopic.request_id)
+        subscribe = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+        command = subscribe.subscribe
+        command.topic = watched.topic
+        command.subscription = SUBSCRIPTION
+        command.subType = pb.CommandSubscribe.Exclusive
+        # A number of its own each time: what an earlier subscription was sent says nothing any more.
+        self._consumers += 1
+        command.consumer_id = watched.consumer_id = self._consumers
+        command.request_id = self._next_request()
+        command.consumer_name = SUBSCRIPTION
+        command.durable = True
+        command.initialPosition = pb.CommandSubscribe.Earliest
+        answer = await self._ask(subscribe, command.request_id)
+        if answer.command.type == pb.BaseCommand.ERROR:
+            problem = f"subscribe refused: {answer.command.error.message}"
+            raise (_NotReady if answer.command.error.error == pb.ServiceNotReady else AuditRefused)(problem)
+        watched.attached = True
 
     async def read_everything(self) -> None:
         """Record ENTRY for each stored entry of each topic in the order delivered, and LOG_END with the outcome."""
         for watched in self._topics:
-            problem = watched.problem or await self._read_topic(watched)
+            if not watched.attached and not watched.problem and not self._lost:
+                await self._hold(watched)
+            problem = watched.problem or await self._read_topic(watched) or self._distrusted
             extra = {"complete": False, "reason": problem} if problem else {"complete": True}
             self._recorder.record(layer="log", kind="LOG_END", topic=watched.topic, extra=extra)
 
@@ -218,6 +279,8 @@ class Auditor:
 
     def _lose(self, reason: str) -> None:
         self._lost = reason
+        for watched in self._topics:
+            watched.attached = False
         for future in self._answers.values():
             if not future.done():
                 future.set_exception(AuditError(reason))
@@ -236,6 +299,11 @@ class Auditor:
         elif kind == pb.BaseCommand.MESSAGE:
             self._messages.setdefault(command.message.consumer_id, []).append(frame)
             self._arrived.set()
+        elif kind == pb.BaseCommand.CLOSE_CONSUMER:
+            # The topic was unloaded.
+            for watched in self._topics:
+                if watched.consumer_id == command.close_consumer.consumer_id:
+                    watched.attached = False
         else:
             request_id = _request_id(command)
             future = self._answers.get(request_id) if request_id is not None else None

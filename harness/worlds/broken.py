@@ -12,3 +12,15 @@ class WorldBroken(RuntimeError):
 
 class WorldStopped(RuntimeError):
     """The world was stopped while a call was open (Ctrl-C): what the call would have told is not known."""
+
+
+class SystemDied(RuntimeError):
+    """The system under test ended or fell silent during a plan, through no fault of the schedule.
+
+    Whoever ended it (a person, the kernel short of memory, itself): what a history says of a broker that is not there
+    proves nothing about its promises.
+    """
+
+
+class SystemStaysDown(SystemDied):
+    """The schedule took the broker away, and it did not come back; its last words are in the message."""

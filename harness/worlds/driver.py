@@ -54,7 +54,12 @@ class Answer:
     message: str = ""
 
 
-Script = Generator[Ask | Rest, Answer, None]
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Have the broker tell its own view of the session's topics; answered with an error where it cannot."""
+
+
+Script = Generator[Ask | Rest | Look, Answer, None]
 
 
 @dataclass(slots=True)
@@ -80,11 +85,14 @@ class ConsumerHandle:
     open: bool = True
 
 
-def topic_name(run: str, topic: int | str) -> str:
+DEFAULT_NAMESPACE = "public/default"
+
+
+def topic_name(run: str, topic: int | str, namespace: str = DEFAULT_NAMESPACE) -> str:
     """The complete name of a plan's topic: an index becomes a topic of this run's own."""
     if isinstance(topic, str) and "://" in topic:
         return topic
-    return f"persistent://public/default/{run}-{topic}"
+    return f"persistent://{namespace}/{run}-{topic}"
 
 
 def dead_letter_topic(topic: str, subscription: str) -> str:
@@ -97,14 +105,28 @@ class Driver:
 
     ``urls`` maps a plan's client handle to the service URL its client must dial. ``run`` prefixes everything that
     must be unique at the broker; ``remote`` handles are unique in the adapter process. ``attachments`` must observe the
-    same recorder.
+    same recorder. ``namespace`` holds the topics that a plan names by an index. ``partitions``: those topic 0 has.
+    ``auth`` is the adapter contract's, for every client; it is recorded nowhere.
     """
 
-    def __init__(self, recorder: Recorder, run: str, urls: dict[str, str], attachments: Attachments) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        run: str,
+        urls: dict[str, str],
+        attachments: Attachments,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        partitions: int = 0,
+        auth: dict[str, str] | None = None,
+    ) -> None:
         self._recorder = recorder
         self._attachments = attachments
         self._undrained = False
         self._run = run
+        self._namespace = namespace
+        self._partitions = partitions
+        self._auth = auth
         self._urls = urls
         self._operation = 0
         self._position = 0
@@ -134,15 +156,36 @@ class Driver:
             "unsubscribe": self._unsubscribe,
             "close": self._close,
             "settle": self._settle,
+            "observe": self._observe,
         }[operation.verb]
         return body(operation, position)
+
+    def topic(self, topic: int | str) -> str:
+        """The complete name of one of the plan's topics."""
+        return topic_name(self._run, topic, self._namespace)
+
+    def grown(self, partitions: int) -> None:
+        """Topic 0 has so many partitions from now on; the new ones are told by :meth:`new_partitions`."""
+        self._partitions = partitions
+
+    def new_partitions(self) -> list[str]:
+        """Partitions of topic 0 that nothing has used so far."""
+        fresh = [name for name in self._stored_in(self.topic(0)) if name not in self.topics]
+        self.topics.extend(fresh)
+        return fresh
+
+    def _stored_in(self, topic: str) -> list[str]:
+        """The topics that hold the messages of a topic: its partitions, or itself."""
+        if not self._partitions or topic != self.topic(0):
+            return [topic]
+        return [f"{topic}-partition-{number}" for number in range(self._partitions)]
 
     def upcoming_topics(self, operation: Operation) -> list[str]:
         """Topics this operation will use for the first time; the auditor subscribes to them before anything is sent."""
         if operation.verb not in ("producer", "consumer"):
             return []
-        topic = topic_name(self._run, operation.params.get("topic", 0))
-        names = [topic]
+        topic = self.topic(operation.params.get("topic", 0))
+        names = self._stored_in(topic)
         policy = operation.params.get("dead_letter")
         if operation.verb == "consumer" and policy:
             subscription = operation.params.get("subscription", "s")
@@ -231,7 +274,7 @@ class Driver:
 
     # --- the verbs -----------------------------------------------------------------------------------------------
 
-    def _client(self, handle: str) -> Generator[Ask | Rest, Answer, str]:
+    def _client(self, handle: str) -> Generator[Ask | Rest | Look, Answer, str]:
         if handle not in self._clients:
             remote = f"{self._run}/{handle}"
             self._clients[handle] = remote
@@ -241,6 +284,7 @@ class Driver:
                     "client": remote,
                     "url": self._urls[handle],
                     "operation_timeout_ms": OPERATION_TIMEOUT_MS,
+                    **({} if self._auth is None else {"auth": self._auth}),
                 }
             )
         return self._clients[handle]
@@ -252,7 +296,7 @@ class Driver:
     def _producer(self, operation: Operation, position: int) -> Script:
         remote_client = yield from self._client(operation.client)
         params = dict(operation.params)
-        topic = topic_name(self._run, params.pop("topic", 0))
+        topic = self.topic(params.pop("topic", 0))
         name = f"{self._run}-{params.pop('name', operation.handle)}"
         remote = f"{self._run}/{operation.handle}.{self._incarnation(operation.handle)}"
         params.setdefault("send_timeout_ms", SEND_TIMEOUT_MS)
@@ -324,7 +368,7 @@ class Driver:
     def _consumer(self, operation: Operation, position: int) -> Script:
         remote_client = yield from self._client(operation.client)
         params = dict(operation.params)
-        topic = topic_name(self._run, params.pop("topic", 0))
+        topic = self.topic(params.pop("topic", 0))
         subscription = str(params.pop("subscription", "s"))
         kind = str(params.pop("type", "exclusive"))
         params.setdefault("initial_position", "earliest")
@@ -366,7 +410,7 @@ class Driver:
 
     def _receive(
         self, handle: str, consumer: ConsumerHandle, timeout_ms: int
-    ) -> Generator[Ask | Rest, Answer, dict[str, Any] | None]:
+    ) -> Generator[Ask | Rest | Look, Answer, dict[str, Any] | None]:
         columns: dict[str, Any] = {
             "actor": handle,
             "topic": consumer.topic,
@@ -511,6 +555,11 @@ class Driver:
 
     def _settle(self, operation: Operation, position: int) -> Script:
         yield Rest(int(operation.params.get("ms", 100)))
+
+    def _observe(self, operation: Operation, position: int) -> Script:
+        answer = yield Look()
+        if answer.ok is None:
+            self._skip(operation, answer.message)
 
 
 def _id_columns(message_id: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ stored in a seed, shrunk and replayed.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -25,6 +25,7 @@ Verb = Literal[
     "unsubscribe",
     "close",
     "settle",
+    "observe",
 ]
 
 NetworkFault = Literal["toxic", "untoxic", "cut", "refuse", "restore"]
@@ -54,6 +55,9 @@ AdminFault = Literal[
 
 FaultKind = Literal[NetworkFault, ProcessFault, AdminFault]
 
+PROCESS_FAULTS: frozenset[str] = frozenset(get_args(ProcessFault))
+ADMIN_FAULTS: frozenset[str] = frozenset(get_args(AdminFault))
+
 
 class Operation(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One API call. ``handle`` names the producer or consumer it creates or uses, ``client`` the client instance.
@@ -62,7 +66,7 @@ class Operation(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     payload unique) and ``size`` (bytes, padded from the tag) in place of a payload. ``wait=False`` starts the call and
     goes on; its completion is recorded when it comes. ``consume`` is a loop of receives with one disposition
     (``then``: ``ack`` | ``ack_cumulative`` | ``nack`` | ``hold``) up to ``count`` messages or ``timeout_ms`` of quiet.
-    ``settle`` waits ``ms`` of this world's time.
+    ``settle`` waits ``ms`` of this world's time. ``observe`` has the broker tell its own view of the session's topics.
     """
 
     verb: Verb
@@ -73,7 +77,7 @@ class Operation(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
 
 
 class Fault(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One injected fault on the link of ``client``.
+    """One injected fault: on the link of ``client``, on the broker's process, or by its admin service.
 
     ``toxic`` adds a Toxiproxy toxic (``toxic`` its type, ``stream`` upstream|downstream, ``attributes`` as Toxiproxy
     names them, toxicity always 1); ``untoxic`` removes all toxics of that type and stream; ``cut`` closes every
@@ -97,11 +101,20 @@ class ScheduledFault(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Plan(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Operations and the schedule between them. Position order is the whole meaning; there are no clocks in a plan."""
+    """Operations and the schedule between them. Position order is the whole meaning; there are no clocks in a plan.
+
+    ``topic_options``: ``dedup`` (whether the topics deduplicate from the start, default false) and ``partitions`` (how
+    many topic 0 begins with, default none).
+    """
 
     operations: list[Operation] = []
     schedule: list[ScheduledFault] = []
     topic_options: dict[str, Any] = {}
+
+    @property
+    def needs_alone(self) -> bool:
+        """Whether it does something to the broker that every other session would feel."""
+        return any(entry.fault.kind in PROCESS_FAULTS for entry in self.schedule)
 
     def steps(self) -> list[Operation | Fault]:
         """Operations and faults in the order in which they are carried out."""

@@ -39,6 +39,10 @@ class LedgerChain:
     def _is_full(self) -> bool:
         return self._reserved >= self._max_entries
 
+    def limit(self, max_entries: int) -> None:
+        """How many entries a ledger may have from now on."""
+        self._max_entries = max_entries
+
     def store(self, entry: StoredEntry) -> int:
         """Keeps a persisted entry; returns its offset."""
         if not self._ledgers or self._ledgers[-1] != entry.ledger:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from harness.reference.broker import answers
@@ -200,6 +200,16 @@ class BrokerMachine:
             self._die()
         self._down = False
         return self.core.outbox.drain()
+
+    def reconfigure(self, *, max_entries_per_ledger: int | None = None, max_message_size: int | None = None) -> None:
+        """Settings that hold from the next start on; to be called while it is down. None leaves one as it is."""
+        core = self.core
+        if max_entries_per_ledger is not None:
+            core.config = replace(core.config, max_entries_per_ledger=max_entries_per_ledger)
+            for topic in self._topics.all():
+                topic.ledgers.limit(max_entries_per_ledger)
+        if max_message_size is not None:
+            core.config = replace(core.config, max_message_size=max_message_size)
 
     def unload(self, topic: str, now: int) -> list[BrokerOutput]:
         """Gives the topic up in good order and takes it again: its clients are told to reconnect."""

@@ -1,0 +1,57 @@
+"""The namespaces that sessions have for themselves, where there is an admin service to make them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from harness.setup_error import SetupError
+from harness.systems.admin import Admin, AdminError
+
+TENANT = "public"
+
+
+class Namespaces:
+    """Made one by one, removed beside what goes on. Used by one event loop."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._present: set[str] = set()
+        self._removing: set[asyncio.Task[None]] = set()
+
+    @property
+    def present(self) -> list[str]:
+        """Those that were made and are not known to be gone."""
+        return sorted(self._present)
+
+    async def make(self, name: str) -> None:
+        """Raises SetupError: without a namespace no session can be opened."""
+        try:
+            await self._admin.create_namespace(name)
+        except AdminError as error:
+            raise SetupError(f"the namespace {name} could not be created: {error}") from error
+        self._present.add(name)
+
+    def remove_later(self, name: str) -> None:
+        """Nobody uses it any more."""
+        task = asyncio.get_running_loop().create_task(self._remove(name))
+        self._removing.add(task)
+        task.add_done_callback(self._removing.discard)
+
+    async def at_rest(self) -> None:
+        """No removal is under way: before the broker is taken away, which would break it off."""
+        if self._removing:
+            await asyncio.wait(self._removing)
+
+    async def remove_all(self) -> list[str]:
+        """Remove what is still there; the names of those that the broker kept."""
+        await self.at_rest()
+        await asyncio.gather(*(self._remove(name) for name in list(self._present)))
+        return self.present
+
+    async def _remove(self, name: str) -> None:
+        try:
+            await self._admin.remove_namespace(name)
+        except AdminError:
+            # Tried once more at the end, and told then.
+            return
+        self._present.discard(name)
