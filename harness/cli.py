@@ -52,6 +52,7 @@ SYSTEMS = {
     "reference": "the executable specification, over sockets",
     "simulated": "the executable specification with the reference client, in one process under virtual time",
     "mutant:NAME": "the simulated pair with one part deliberately broken; `starquake mutants` names them",
+    "pulsar@VERSION": "a real broker on 127.0.0.1, any release from 2.8.0 on; those below are pinned",
     "pulsar://HOST:PORT[,http://HOST:PORT]": "a broker that runs already",
 }
 
@@ -462,12 +463,70 @@ def clauses(clause_id: Annotated[str | None, typer.Argument(metavar="[ID]", help
 
 @systems_app.command("list")
 @guard
-def systems_list() -> int:
-    """List what may be named with --system."""
-    table = _table("system", "what it is")
-    for name, description in SYSTEMS.items():
-        table.add_row(escape(name), escape(description))
-    _print_table(table)
+def systems_list(as_json: Json = False) -> int:
+    """List what may be named with --system, what of it is installed, and how large it is."""
+    from harness.cli_systems import megabytes, rows
+
+    table = _table("system", "state", "size", "what it is", whole=3)
+    for row in rows(SYSTEMS):
+        if as_json:
+            line = {name: getattr(row, name) for name in ("name", "state", "bytes", "description")}
+            typer.echo(json.dumps({"type": "system", **line}))
+        style = {"installed": "green", "damaged": "bold red"}.get(row.state, "dim")
+        table.add_row(escape(row.name), f"[{style}]{row.state}[/]", megabytes(row.bytes), escape(row.description))
+    if not as_json:
+        _print_table(table)
+    return EXIT_GREEN
+
+
+@systems_app.command("install")
+@guard
+def systems_install(
+    system: Annotated[list[str], typer.Argument(help="Versions of Pulsar, as pulsar@4.0.7.")],
+    again: Annotated[bool, typer.Option("--again", help="Also what is installed already, whatever its state.")] = False,
+) -> int:
+    """Fetch versions of Pulsar with Maven, check them and keep them in your cache, once for all projects."""
+    from harness.cli_systems import install_all, versions
+
+    install_all(versions(system), again=again, console=Console(stderr=True))
+    return EXIT_GREEN
+
+
+@systems_app.command("remove")
+@guard
+def systems_remove(
+    system: Annotated[list[str], typer.Argument(help="Installed versions, as pulsar@4.0.7.")],
+) -> int:
+    """Delete installed versions of Pulsar from your cache."""
+    from harness.cli_systems import remove_all, versions
+
+    remove_all(versions(system), console=Console(stderr=True))
+    return EXIT_GREEN
+
+
+@systems_app.command("start")
+@guard
+def systems_start(
+    system: Annotated[str, typer.Argument(help="What `systems list` names and is ours to start.")],
+    as_json: Json = False,
+) -> int:
+    """Start a system, print its addresses, and stop it at Ctrl-C; its data goes away then."""
+    from harness.cli_systems import run_until_interrupted
+    from harness.systems.system import Address
+
+    def show(address: Address, version: str) -> None:
+        where = {"service_url": address.service_url, "admin_url": address.admin_url}
+        found = {"system": system, "version": version, **where}
+        if as_json:
+            typer.echo(json.dumps({"type": "started", **found}))
+        else:
+            typer.echo("\n".join(f"{name} {value}" for name, value in found.items() if value))
+            say(f"{system} runs; Ctrl-C stops it")
+
+    try:
+        run_until_interrupted(system, Console(stderr=True), show)
+    except KeyboardInterrupt:
+        say(f"{system} is stopped")
     return EXIT_GREEN
 
 

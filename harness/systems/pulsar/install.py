@@ -72,7 +72,6 @@ async def install(
             else:
                 found = await _install(version, java, progress)
     await _ensure_archive(found, java, progress)
-    progress(f"pulsar@{version} is in {found.directory}")
     return found
 
 
