@@ -8,8 +8,10 @@ tests see: no Hypothesis profile is loaded or replaced, and neither Hypothesis n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,6 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--system", default="simulated", help="system under test: simulated, reference, lite, pulsar://HOST:PORT"
     )
     group.addoption("--client", default="reference", help="client under test: reference, python")
+    group.addoption(
+        "--client-conf",
+        default=os.environ.get("PULSAR_CLIENT_CONF"),
+        help="Pulsar's client.conf: token and certificates of your cluster (default: $PULSAR_CLIENT_CONF)",
+    )
     group.addoption("--known", default=None, help="known-failing list (default: the one of the system)")
 
 
@@ -125,10 +132,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(scope="session")
 def starquake_world(request: pytest.FixtureRequest) -> Iterator[World]:
     """The world named by ``--system`` and ``--client``, started once for the session."""
+    from harness.systems.access import access_for
     from harness.worlds.resolve import world_for
 
     with only_the_message():
-        world = world_for(request.config.getoption("--system"), request.config.getoption("--client"), None)
+        option = request.config.getoption
+        system, conf = option("--system"), option("--client-conf")
+        access = access_for([system], Path(conf) if conf else None)
+        world = world_for(system, option("--client"), None, access=access)
     try:
         with only_the_message():
             world.start()

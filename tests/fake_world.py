@@ -248,7 +248,9 @@ class Silent:
 def make_fake(world: FakeWorld) -> Callable[..., FakeWorld]:
     """A stand-in for ``world_for``."""
 
-    def make(system: str, client: str, history: Path | None, progress: Callable[[str], None]) -> FakeWorld:
+    def make(
+        system: str, client: str, history: Path | None, progress: Callable[[str], None], access: object = None
+    ) -> FakeWorld:
         return world
 
     return make

@@ -127,7 +127,7 @@ def test_unknown_names_are_refused(cli, monkeypatch, error: Exception) -> None:
     result = cli("gate", "--help")
     assert result.exit_code == 0
 
-    def unknown(*_: object) -> None:
+    def unknown(*_: object, access: object) -> None:
         raise error
 
     monkeypatch.setattr("harness.worlds.resolve.world_for", unknown)

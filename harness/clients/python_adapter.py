@@ -248,6 +248,8 @@ class PythonAdapter:
         if request.operation_timeout_ms is not None:
             # Whole seconds is all the package takes; never less than what was asked for.
             options["operation_timeout_seconds"] = max(1, -(-request.operation_timeout_ms // 1000))
+        if request.auth is not None:
+            options["authentication"] = _authentication(request.auth)
         client = pulsar.Client(
             request.url,
             io_threads=1,
@@ -445,6 +447,13 @@ class PythonAdapter:
             thread.start()
         for thread in closing:
             thread.join(CLOSE_PATIENCE_S)
+
+
+def _authentication(auth: ask.Auth) -> pulsar.Authentication:
+    if auth.data is not None:
+        return pulsar.AuthenticationToken(auth.data)
+    # Only the method's name is sent; the files would be opened by a connection through TLS.
+    return pulsar.AuthenticationTLS("", "")
 
 
 def _nothing(result: None) -> dict[str, Any]:

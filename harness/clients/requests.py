@@ -12,6 +12,7 @@ import msgspec
 Compression = Literal["lz4", "zlib", "zstd", "snappy"]
 SubscriptionType = Literal["exclusive", "failover", "shared", "key_shared"]
 Position = Literal["earliest", "latest"]
+AuthMethod = Literal["token", "tls"]
 
 
 class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="op"):
@@ -24,10 +25,29 @@ class Hello(Request, tag="hello"):
     contract: int
 
 
+class Auth(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How the client says who it is: Pulsar's ``auth_method_name`` and ``auth_data``.
+
+    ``tls`` has no data: the certificate is shown by whoever dials the broker, which is not the client. ``data`` is a
+    secret, so that it is in no text made of this.
+    """
+
+    method: AuthMethod
+    data: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.method == "token") != (self.data is not None):
+            raise ValueError("auth has data for the method token, and only for that")
+
+    def __repr__(self) -> str:
+        return f"Auth(method={self.method!r})"
+
+
 class NewClient(Request, tag="client"):
     client: str
     url: str
     operation_timeout_ms: int | None = None
+    auth: Auth | None = None
 
 
 class Batching(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

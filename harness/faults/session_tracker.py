@@ -358,13 +358,17 @@ class SessionTracker:
 
 
 _IN_COLUMNS: Final = frozenset({"request_id", "producer_id", "consumer_id", "topic", "error", "error_code"})
+_SECRET: Final = frozenset({"original_auth_data"})
+"""Texts that may be a token. A proxy sends along what its own client proved itself with."""
 
 
 def _scalars(body: Message) -> Columns:
     """Numbers, flags, texts and enums of ``body`` that have no column; lists of texts too."""
     values: Columns = {}
     for field in body.DESCRIPTOR.fields:
-        if field.name in _IN_COLUMNS or field.type in (FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_BYTES):
+        if field.name in _IN_COLUMNS or field.name in _SECRET:
+            continue
+        if field.type in (FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_BYTES):
             continue
         if field.is_repeated:
             if field.type == FieldDescriptor.TYPE_STRING:

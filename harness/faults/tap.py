@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import os
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, cast
@@ -45,15 +46,28 @@ class Tap:
     ``side`` says on which side of the faults it stands. ``rewrite_to``: ``None`` leaves broker addresses alone,
     ``"self"`` replaces them by this tap's own address so that no client gets past it, a ``pulsar://host:port`` by that.
     ``failure`` is the first error of the recorder (never of the peers); the connections are dropped then.
+
+    ``tls``: the upstream is dialled through TLS, by its name in ``upstream``; who dials the tap speaks plain all the
+    same. TLS knows no half-closed connection: the end of one side is passed on, after all that was sent before it, and
+    ends both.
     """
 
     # Shared by all taps: a run may have several of one side, and a connection's name is unique in its run.
     _numbers = itertools.count(1)
 
-    def __init__(self, side: Side, upstream: tuple[str, int], recorder: Records, rewrite_to: str | None = None) -> None:
+    def __init__(
+        self,
+        side: Side,
+        upstream: tuple[str, int],
+        recorder: Records,
+        rewrite_to: str | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.side = side
         self.layer = _LAYERS[side]
         self.upstream = upstream
+        self.tls = tls
         self.recorder = recorder
         self.failure: Exception | None = None
         self._rewrite_to = rewrite_to
@@ -105,7 +119,7 @@ class _Connection:
 
     def __init__(self, tap: Tap, number: int) -> None:
         self.client = _Half(self, "client", "to_broker")
-        self.broker = _Half(self, "broker", "to_client")
+        self.broker = _Half(self, "broker", "to_client", half_closes=tap.tls is None)
         self._tap = tap
         self._tracker = SessionTracker(f"{tap.side}-{number}", tap.layer)
         self._dial: asyncio.Task[None] | None = None
@@ -127,8 +141,8 @@ class _Connection:
         host, port = self._tap.upstream
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
-                await asyncio.get_running_loop().create_connection(lambda: self.broker, host, port)
-        except OSError:  # TimeoutError is one
+                await asyncio.get_running_loop().create_connection(lambda: self.broker, host, port, ssl=self._tap.tls)
+        except OSError:  # TimeoutError is one, and so is what a TLS handshake fails with
             # The client's connection was accepted already, so a refusal reaches it as a reset.
             self.end("broker")
             return
@@ -171,15 +185,25 @@ class _Connection:
             if half.party == "client":
                 # Before the broker can react: what it sends to another consumer because of this is recorded after it.
                 self._tell(half.party)
-            other.write_eof()
-        elif not self._ended:
+            if half.half_closes:
+                other.write_eof()
+                return
+        self._close()
+
+    def _close(self) -> None:
+        """Close both sides in good order: what was received before is still sent."""
+        if not self._ended:
+            assert self._first_eof is not None
             self._finish(self._first_eof.party)
-            half.close()
-            other.close()
+            self.client.close()
+            self.broker.close()
 
     def lost(self, half: _Half) -> None:
         """A socket is gone, by a reset of its peer unless we closed it."""
-        if not self._ended:
+        if not half.half_closes and self._first_eof is not None:
+            # The end that TLS answers ours with.
+            self._close()
+        elif not self._ended:
             self.end(half.party)
         if self.client.gone and (self.broker.gone or not self.broker.dialled):
             self._tap.connections.discard(self)
@@ -214,14 +238,25 @@ class _Connection:
 
 
 class _Half(asyncio.Protocol):
-    """One socket of a connection; ``direction`` is that of the bytes it receives."""
+    """One socket of a connection; ``direction`` is that of the bytes it receives.
 
-    def __init__(self, connection: _Connection, party: Literal["client", "broker"], direction: Direction) -> None:
+    ``half_closes``: whether it may end in one direction and go on in the other, which TLS cannot.
+    """
+
+    def __init__(
+        self,
+        connection: _Connection,
+        party: Literal["client", "broker"],
+        direction: Direction,
+        *,
+        half_closes: bool = True,
+    ) -> None:
         self.party: Literal["client", "broker"] = party
         self.direction: Direction = direction
         self.decoder: FrameDecoder | None = FrameDecoder(max_frame_size=MAX_FRAME_SIZE)
         self.rewriter: AddressRewriter | None = None
         self.gone = False
+        self.half_closes = half_closes
         self._connection = connection
         self._transport: asyncio.Transport | None = None
         self._early = bytearray()
@@ -251,7 +286,7 @@ class _Half(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._connection.eof(self)
-        return True
+        return self.half_closes
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True
@@ -286,7 +321,10 @@ class _Half(asyncio.Protocol):
             self._early_eof = True
         elif not self._transport.is_closing():
             with contextlib.suppress(OSError):  # the peer has gone meanwhile: connection_lost follows
-                self._transport.write_eof()
+                if self.half_closes:
+                    self._transport.write_eof()
+                else:
+                    self._transport.close()
 
     def pause_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():

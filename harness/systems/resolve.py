@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from harness.systems.access import EXTERNAL, OPEN, Access
 from harness.systems.external import ExternalSystem, parse_address
 from harness.systems.lite import LiteSystem
 from harness.systems.system import System, UnknownSystem
 
-KNOWN = ("lite", "reference", "simulated", "mutant:NAME", "pulsar@VERSION", "pulsar://HOST:PORT[,http://HOST:PORT]")
+KNOWN = (
+    "lite",
+    "reference",
+    "simulated",
+    "mutant:NAME",
+    "pulsar@VERSION",
+    "pulsar[+ssl]://HOST:PORT[,http[s]://HOST:PORT]",
+)
 # Named in the documentation, so that asking for them is no typing mistake.
 PLANNED = ("docker:", "rocketmq-reference", "rocketmq@", "rocketmq://")
 PULSAR = "pulsar@"
 
 
-def resolve(spec: str) -> System:
-    """The system, not yet started. Raises ``UnknownSystem`` with what there is to choose from."""
+def resolve(spec: str, access: Access = OPEN) -> System:
+    """The system, not yet started. Raises ``UnknownSystem`` with what there is to choose from.
+
+    ``access`` is for the systems that somebody else runs; ours let everybody in.
+    """
     if spec == "lite":
         return LiteSystem()
     if spec == "reference":
@@ -26,19 +37,17 @@ def resolve(spec: str) -> System:
         from harness.systems.pulsar.system import PulsarSystem
 
         return PulsarSystem(spec.removeprefix(PULSAR))
-    if spec.startswith("pulsar://"):
-        return ExternalSystem(spec)
+    if spec.startswith(EXTERNAL):
+        return ExternalSystem(spec, access)
     there_are = f"there are {', '.join(KNOWN)} (`starquake systems list` explains them)"
     if spec.startswith(PLANNED):
         raise UnknownSystem(f"system {spec!r} is not available in this version; {there_are}")
-    if spec.startswith("pulsar+ssl://"):
-        raise UnknownSystem(f"system {spec!r}: TLS hides the frames; give the plain-text port as pulsar://HOST:6650")
     raise UnknownSystem(f"no system {spec!r}; {there_are}")
 
 
 def names_a_system(name: str) -> bool:
     """Whether a system, with or without its ``@version``, may have this name: one there is, or one that is planned."""
-    if name.startswith("pulsar://"):
+    if name.startswith(EXTERNAL):
         try:
             parse_address(name)
         except UnknownSystem:

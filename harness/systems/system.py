@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from harness.setup_error import SetupError
+from harness.systems.access import OPEN, Access
 from harness.systems.admin import Admin
 from harness.systems.broker_process import BrokerProcess
 
@@ -38,12 +39,13 @@ class Address:
     host: str
     port: int
     admin_url: str | None = None
+    tls: bool = False
 
     @property
     def service_url(self) -> str:
-        """``pulsar://host:port``, as a client wants it."""
+        """``pulsar://host:port``, or ``pulsar+ssl://``."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"pulsar://{host}:{self.port}"
+        return f"pulsar{'+ssl' if self.tls else ''}://{host}:{self.port}"
 
 
 class UnknownSystem(ValueError):
@@ -81,6 +83,11 @@ class System(ABC):
     @abstractmethod
     def alive(self) -> bool:
         """Whether the system still runs, as far as can be told without asking it anything."""
+
+    @property
+    def access(self) -> Access:
+        """How it lets us in. Whoever connects to it needs that, the clients under test among them."""
+        return OPEN
 
     @property
     def process(self) -> BrokerProcess | None:

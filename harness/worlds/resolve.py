@@ -6,15 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.clients.client import UnknownClient
+from harness.systems.access import OPEN, Access
 from harness.worlds.world import World
 
 
 def world_for(
-    system: str, client: str, history_dir: Path | None, progress: Callable[[str], None] = lambda text: None
+    system: str,
+    client: str,
+    history_dir: Path | None,
+    progress: Callable[[str], None] = lambda text: None,
+    *,
+    access: Access = OPEN,
 ) -> World:
     """The world of a system and a client, not yet started. Raises UnknownSystem or UnknownClient.
 
     ``simulated`` is the reference pair under virtual time; ``mutant:NAME`` the same with one of its parts broken.
+    ``access`` lets us into systems that somebody else runs.
     """
     if system == "simulated" or system.startswith("mutant:"):
         if client != "reference":
@@ -30,4 +37,4 @@ def world_for(
     from harness.systems.resolve import resolve as resolve_system
     from harness.worlds.real import RealWorld
 
-    return RealWorld(resolve_system(system), resolve_client(client), history_dir=history_dir, progress=progress)
+    return RealWorld(resolve_system(system, access), resolve_client(client), history_dir=history_dir, progress=progress)

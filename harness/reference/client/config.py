@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
@@ -26,3 +26,5 @@ class ClientConfig:
     ack_receipt: bool = False
     client_version: str = "Starquake-reference"
     protocol_version: int = 19
+    auth_method: str = "none"
+    auth_data: str | None = field(default=None, repr=False)

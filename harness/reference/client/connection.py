@@ -93,9 +93,11 @@ class Connection:
         connect = CommandConnect(
             client_version=self._runtime.config.client_version,
             protocol_version=self._runtime.config.protocol_version,
-            auth_method_name="none",
+            auth_method_name=self._runtime.config.auth_method,
             feature_flags=FeatureFlags(supports_auth_refresh=False),
         )
+        if self._runtime.config.auth_data is not None:
+            connect.auth_data = self._runtime.config.auth_data.encode()
         if self._proxy_to is not None:
             connect.proxy_to_broker_url = self._proxy_to
         self._write(BaseCommand(type=BaseCommand.CONNECT, connect=connect))

@@ -147,6 +147,8 @@ class ClientMachine:
         config = self._config
         if request.operation_timeout_ms is not None:
             config = replace(config, operation_timeout=request.operation_timeout_ms * MILLISECOND)
+        if request.auth is not None:
+            config = replace(config, auth_method=request.auth.method, auth_data=request.auth.data)
         self._sessions[request.client] = Session(Runtime(config, self._parts, self._step), service)
         reply.ok({})
 
