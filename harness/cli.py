@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,7 +54,7 @@ SYSTEMS = {
     "simulated": "the executable specification with the reference client, in one process under virtual time",
     "mutant:NAME": "the simulated pair with one part deliberately broken; `starquake mutants` names them",
     "pulsar@VERSION": "a real broker on 127.0.0.1, any release from 2.8.0 on; those below are pinned",
-    "pulsar://HOST:PORT[,http://HOST:PORT]": "a broker that runs already",
+    "pulsar[+ssl]://HOST:PORT[,http[s]://HOST:PORT]": "a broker that runs already; --client-conf has token and TLS",
 }
 
 UNLIMITED = 10_000
@@ -63,6 +64,14 @@ FOLDED, GAP = 8, 2
 """Least columns of what may be folded, and those between two of them."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
+ClientConf = Annotated[
+    Path | None,
+    typer.Option(
+        "--client-conf",
+        envvar="PULSAR_CLIENT_CONF",
+        help="Pulsar's client.conf: token and certificates of your cluster.",
+    ),
+]
 Known = Annotated[Path | None, typer.Option("--known", help="List of known failures [default: the shipped ones].")]
 Report = Annotated[Path | None, typer.Option("--report", help="Directory for all files [default: reports/gate-TIME].")]
 
@@ -97,6 +106,7 @@ def gate(
     report: Report = None,
     junit: Annotated[Path | None, typer.Option("--junit", help="A further copy of the JUnit file.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Base of all randomness (smoke draws nothing).")] = None,
+    client_conf: ClientConf = None,
     as_json: Json = False,
 ) -> int:
     """Judge systems through clients: red or green, with the shortest reproduction of what is new."""
@@ -107,6 +117,7 @@ def gate(
     from harness.report.files import prepare
     from harness.report.progress import Progress
     from harness.seeds.seed import stored
+    from harness.systems.access import access_for
     from harness.worlds.resolve import world_for
 
     if profile not in PROFILES:
@@ -135,7 +146,7 @@ def gate(
             request,
             catalogue=catalogue,
             exploration=MachineExploration(),
-            make_world=world_for,
+            make_world=partial(world_for, access=access_for(systems, client_conf)),
             seeds=[entry for _, entry in stored(_seeds_directory())],
             watcher=progress,
         ).run()
@@ -321,11 +332,13 @@ def replay(
     system: Annotated[str | None, typer.Option("--system", help="Another system than the seed's.")] = None,
     client: Annotated[str | None, typer.Option("--client", help="Another client than the seed's.")] = None,
     times: Annotated[int, typer.Option("--times", min=1, help="How often to run it.")] = 10,
+    client_conf: ClientConf = None,
     as_json: Json = False,
 ) -> int:
     """Run a seed again: exit 1 when its anomaly shows, 0 when it does not."""
     from harness.clauses.catalogue import load
     from harness.seeds.replay import attempt
+    from harness.systems.access import access_for
     from harness.worlds.resolve import world_for
 
     stored = _find_seed(seed)
@@ -335,7 +348,12 @@ def replay(
         raise UsageError(f"{seed} expects the clause {stored.expect.clause!r}, which this version does not have")
     where = (system or stored.system, client or stored.client)
     console, progress = Console(highlight=False), Console(stderr=True)
-    world = world_for(*where, None, lambda text: progress.print(f"[dim]{escape(text)}[/dim]"))
+    world = world_for(
+        *where,
+        None,
+        lambda text: progress.print(f"[dim]{escape(text)}[/dim]"),
+        access=access_for(where[:1], client_conf),
+    )
     if not as_json:
         _show_seed(stored, where, console)
     try:
