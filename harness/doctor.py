@@ -20,6 +20,10 @@ from harness.faults import toxiproxy_binary
 from harness.faults.toxiproxy_binary import passed_over
 from harness.setup_error import SetupError
 from harness.systems.lite import lite_binary
+from harness.systems.pulsar.installation import find, installed_versions
+from harness.systems.pulsar.jdk import find_java
+from harness.systems.pulsar.maven import find_maven
+from harness.systems.pulsar.version import NEWEST_LTS
 
 ASK_TIMEOUT_S = 20.0
 FREE_DISK_BYTES = 1_000_000_000
@@ -55,6 +59,9 @@ def examine() -> list[Finding]:
         loopback(),
         toxiproxy(),
         go(),
+        java(),
+        maven(),
+        installed_pulsars(),
         *(tool(*wanted) for wanted in _TOOLS),
     ]
 
@@ -213,6 +220,64 @@ def go() -> Finding:
     )
 
 
+def java() -> Finding:
+    """What a broker in Java would be started with."""
+    try:
+        found = find_java()
+    except SetupError as error:
+        return Finding("java", False, error.problem, error.mend, _PULSAR, False)
+    newest = NEWEST_LTS.minimum_java
+    return Finding(
+        "java",
+        found.feature >= newest,
+        f"{found.version} {found.architecture}, {found.path} ({found.source})",
+        f"Versions before 2.11 may run on it; for others install Java {newest} (apt-get install"
+        f" openjdk-{newest}-jre-headless) and set JAVA_HOME to it.",
+        _PULSAR,
+        False,
+    )
+
+
+def maven() -> Finding:
+    try:
+        path = find_maven()
+    except SetupError as error:
+        return Finding("maven", False, error.problem, error.mend, "systems install", False)
+    version = _ask([str(path), "--version"])
+    return Finding(
+        "maven",
+        version is not None,
+        f"{version or 'does not run'}, {path}",
+        f"Run {path} --version, and mend what it says.",
+        "systems install",
+        False,
+    )
+
+
+def installed_pulsars() -> Finding:
+    """Every installed version, each jar of it read: one that is damaged would end a run."""
+    whole, broken = [], []
+    for version in installed_versions():
+        try:
+            found = find(version)
+            if found is not None:
+                found.verify()
+                whole.append(f"{version} ({found.size / 1e6:.0f} MB)")
+        except SetupError as error:
+            broken.append(error)
+    if broken:
+        return Finding(
+            "installed Pulsars",
+            False,
+            " ".join(error.problem for error in broken),
+            " ".join(error.mend for error in broken),
+            _PULSAR,
+            False,
+        )
+    detail = ", ".join(whole) or f"none; the first run installs what it needs, or: {INSTALL}"
+    return Finding("installed Pulsars", True, detail, "", _PULSAR, False)
+
+
 def tool(name: str, command: tuple[str, ...], mend: str, needed_for: str) -> Finding:
     """A program that nothing in this version needs; systems and clients of later versions will."""
     path = shutil.which(command[0])
@@ -221,19 +286,11 @@ def tool(name: str, command: tuple[str, ...], mend: str, needed_for: str) -> Fin
     return Finding(name, version is not None, detail, mend, needed_for, False)
 
 
+_PULSAR = "systems pulsar@VERSION"
+
+INSTALL = f"starquake systems install pulsar@{NEWEST_LTS}"
+
 _TOOLS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
-    (
-        "jdk",
-        ("javac", "-version"),
-        "Install a JDK 17 or newer.",
-        "nothing yet; brokers and clients in Java, in later versions",
-    ),
-    (
-        "maven",
-        ("mvn", "--version"),
-        "Install Maven 3.8 or newer.",
-        "nothing yet; brokers and clients in Java, in later versions",
-    ),
     (
         "node",
         ("node", "--version"),

@@ -27,10 +27,17 @@ def test_this_machine_can_run_the_gate():
 def test_nothing_on_path_and_an_empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for variable in ("JAVA_HOME", "MAVEN_HOME", "M2_HOME"):
+        monkeypatch.delenv(variable, raising=False)
     findings = examine()
-    for name in ("go", "jdk", "maven", "node", "cargo"):
+    for name in ("go", "node", "cargo"):
         assert not named(findings, name).ok
         assert named(findings, name).detail == "not found"
+    for name in ("java", "maven"):
+        assert not named(findings, name).ok
+        assert "no " in named(findings, name).detail
+        assert "apt-get install" in named(findings, name).mend
+    assert named(findings, "installed Pulsars").detail.startswith("none; ")
     assert "PyPI" in named(findings, "toxiproxy").detail
     assert healthy(findings), "all of these are optional"
 
