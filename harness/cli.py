@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +28,7 @@ from harness.usage_error import UsageError
 from harness.verdict import EXIT_GREEN, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_USAGE, EXIT_VIOLATION
 
 if TYPE_CHECKING:
-    from harness.clauses.catalogue import Catalogue
+    from harness.clauses.catalogue import Catalogue, Clause
     from harness.gate.result import GateResult
     from harness.known_failing import KnownFailure
     from harness.reference.mutants.run import MutantRow
@@ -450,11 +452,18 @@ def seeds() -> int:
 
 @app.command()
 @guard
-def clauses(clause_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="One clause in full.")] = None) -> int:
-    """List the clauses, or show one: its rule, whom it binds and where it comes from."""
+def clauses(
+    clause_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="One clause in full.")] = None,
+    system: Annotated[str | None, typer.Option("--system", help="What binds this system, as pulsar@2.10.5.")] = None,
+) -> int:
+    """List the clauses, or show one: its rule, whom it binds, in which versions, and where it comes from."""
+    from harness.clauses.bindings import over_versions
     from harness.clauses.catalogue import load
+    from harness.clauses.requirements import load as load_sets
 
     catalogue = load()
+    if clause_id is None and system is not None:
+        return _show_bindings(catalogue, system)
     if clause_id is None:
         table = _table("clause", "family", "binds", "promise", whole=3)
         for clause in catalogue:
@@ -464,6 +473,8 @@ def clauses(clause_id: Annotated[str | None, typer.Argument(metavar="[ID]", help
     if clause_id not in catalogue:
         raise UsageError(f"there is no clause {clause_id!r}; {_near(clause_id, [clause.id for clause in catalogue])}")
     clause = catalogue[clause_id]
+    if system is not None:
+        return _show_bindings([clause], system)
     console = Console(highlight=False)
     console.print(f"[bold]{clause.id}[/bold] {escape(clause.title)} [dim]({clause.family}, binds {clause.binds})[/dim]")
     console.print(escape(clause.rule))
@@ -473,9 +484,33 @@ def clauses(clause_id: Annotated[str | None, typer.Argument(metavar="[ID]", help
         ("needs of the client", " ".join(clause.needs_client)),
         ("decided by", " ".join(clause.decided_by)),
         ("known gap", clause.known_gap),
+        *over_versions(clause, load_sets()),
     ):
         if value:
-            console.print(f"[dim]{title:>20}[/dim]  {escape(value)}")
+            console.print(f"[dim]{title:>20}[/dim]  {escape(value)}", soft_wrap=True)
+    return EXIT_GREEN
+
+
+def _show_bindings(clauses: Iterable[Clause], system: str) -> int:
+    """What the frozen requirement set of a version says, with every setting at its default."""
+    from harness.clauses.bindings import WORDS, of_version
+    from harness.clauses.requirements import requirements_for
+    from harness.systems.resolve import names_a_system
+
+    if not names_a_system(system):
+        raise UsageError(f"there is no system {system!r}; `starquake systems list` explains them")
+    found = requirements_for(system)
+    if found is None:
+        typer.echo(f"no requirement set is frozen for {system}: every clause binds whose capabilities it has")
+        return EXIT_GREEN
+    rows = of_version(clauses, found, system.partition("@")[2])
+    table = _table("clause", "family", "in this version", "why", whole=3)
+    for row in rows:
+        table.add_row(row.clause.id, row.clause.family, WORDS[row.standing], escape(row.why))
+    _print_table(table)
+    counted = Counter(row.standing for row in rows)
+    said = ", ".join(f"{word}: {counted[standing]}" for standing, word in WORDS.items() if counted[standing])
+    say(f"{said}; frozen for Pulsar {', '.join(found.frozen_for)}, settings at their defaults")
     return EXIT_GREEN
 
 

@@ -113,20 +113,30 @@ class RequirementSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         ``configuration`` is by Pulsar's names; a setting it lacks has the value it has by default. A clause the set
         does not name binds: nobody has said that it does not.
         """
-        exemption = next((entry for entry in self.exempt if clause in entry.clauses), None)
+        exemption = self.exemption(clause)
         if exemption is None:
             return True, ""
+        if exemption.since and version_key(version) >= version_key(exemption.since):
+            return True, ""
+        if exemption.setting:
+            default = self.defaults[exemption.setting]
+            if configuration.get(exemption.setting, default).lower() == exemption.value:
+                return True, ""
+        return False, f"Pulsar {self.line}: {self.terms(exemption)}"
+
+    def exemption(self, clause: str) -> Exemption | None:
+        """Why a clause may not bind brokers of this line; None for one that always does."""
+        return next((entry for entry in self.exempt if clause in entry.clauses), None)
+
+    def terms(self, exemption: Exemption) -> str:
+        """On what an exemption hangs, why, and where that is written down."""
         condition = ""
         if exemption.since:
-            if version_key(version) >= version_key(exemption.since):
-                return True, ""
             condition = f"only from {exemption.since} on: "
         elif exemption.setting:
             default = self.defaults[exemption.setting]
-            if str(configuration.get(exemption.setting, default)).lower() == exemption.value:
-                return True, ""
             condition = f"only with {exemption.setting}={exemption.value} (default {default}): "
-        return False, f"Pulsar {self.line}: {condition}{exemption.why} ({exemption.source})"
+        return f"{condition}{exemption.why} ({exemption.source})"
 
     def defects_of(self, clause: str, version: str) -> list[Defect]:
         """What is known to be broken of a clause in this version."""
