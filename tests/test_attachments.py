@@ -39,3 +39,13 @@ def test_a_lost_connection_takes_everything_along() -> None:
     seen = attachments_after(history)
     assert not seen.exhausted(CONSUMER, 2)
     assert not seen.attached(CONSUMER)
+
+
+def test_a_subscription_that_was_lost_and_found_is_another_one() -> None:
+    history = subscribed()
+    first = attachments_after(history).attachment(CONSUMER)
+    history.closed()
+    assert attachments_after(history).attachment(CONSUMER) is None
+    extra = {"request": "SUBSCRIBE"}
+    history.add(layer="tap.client", kind="SUCCESS", connection="client-2", consumer=CONSUMER, extra=extra)
+    assert attachments_after(history).attachment(CONSUMER) not in (None, first)

@@ -13,6 +13,7 @@ class Attachments:
 
     def __init__(self) -> None:
         self._connection_of: dict[str, str] = {}
+        self._confirmed: dict[str, int] = {}
         self._counts: dict[str, dict[Entry, int]] = {}
 
     def observe(self, event: Event) -> None:
@@ -26,6 +27,7 @@ class Attachments:
             return
         elif event.kind == "SUCCESS" and event.extra.get("request") == "SUBSCRIBE":
             self._connection_of[event.consumer] = event.connection
+            self._confirmed[event.consumer] = self._confirmed.get(event.consumer, 0) + 1
         elif event.kind == "CLOSE_CONSUMER":
             self._left(event.consumer)
         elif event.kind == "MESSAGE" and event.ledger_id is not None and event.entry_id is not None:
@@ -42,6 +44,10 @@ class Attachments:
     def attached(self, consumer: str) -> bool:
         """Whether the consumer of that name has a confirmed subscription on a connection that lives."""
         return consumer in self._connection_of
+
+    def attachment(self, consumer: str) -> int | None:
+        """The number of its present subscription among those confirmed so far, from 1 on; None while it has none."""
+        return self._confirmed[consumer] if consumer in self._connection_of else None
 
     def exhausted(self, consumer: str, most: int) -> bool:
         """Whether the consumer holds an entry that came ``most`` times again or more, and has not acknowledged it.

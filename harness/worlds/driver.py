@@ -203,10 +203,13 @@ class Driver:
         consumer = self.consumers[handle]
         waited = 0
         for _ in range(DRAIN_LIMIT_MESSAGES):
+            before = self._attachments.attachment(consumer.name)
             message = yield from self._receive(handle, consumer, idle_ms)
             if message is not None:
                 continue
-            attached = self._attachments.attached(consumer.name)
+            # For the whole of the silence: one that came back in the middle of it may not have been sent anything yet
+            # (Pulsar 4.0.7 lets a failover consumer wait for a second).
+            attached = before is not None and before == self._attachments.attachment(consumer.name)
             # pulsar-client 3.13.0 dies (SIGSEGV) when a consumer is closed while its dead letter is being sent.
             if attached and not self._dead_letter_under_way(consumer):
                 return
