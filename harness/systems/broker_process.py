@@ -40,5 +40,9 @@ class BrokerProcess(Protocol):
         """
 
     @property
+    def changeable(self) -> frozenset[str]:
+        """Names of ``SETTINGS`` that ``start_again`` can change; any other is a ``SetupError``."""
+
+    @property
     def running(self) -> bool:
         """Whether the process lives, paused or not."""

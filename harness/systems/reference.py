@@ -8,6 +8,7 @@ from harness.reference.broker.parts import BrokerParts
 from harness.reference.broker.stored_entry import StoredEntry
 from harness.setup_error import SetupError
 from harness.systems.machine_admin import MachineAdmin
+from harness.systems.reference_process import ReferenceProcess
 from harness.systems.reference_server import ReferenceServer
 from harness.systems.system import Address, Protocol, System
 
@@ -26,7 +27,7 @@ class ReferenceSystem(System):
         without = set() if self._config.batch_index_ack else {"batch_index_ack"}
         if not self._config.partitions:
             without.add("partitions")
-        self.capabilities = BrokerMachine.CAPABILITIES - without
+        self.capabilities = (BrokerMachine.CAPABILITIES | {"process_faults"}) - without
 
     async def start(self) -> Address:
         self._server = ReferenceServer(self._config, self._parts)
@@ -42,6 +43,11 @@ class ReferenceSystem(System):
 
     def alive(self) -> bool:
         return self._server is not None and self._server.serving
+
+    @property
+    def process(self) -> ReferenceProcess | None:
+        """None before the start."""
+        return None if self._server is None else ReferenceProcess(self._server)
 
     @property
     def admin(self) -> MachineAdmin:

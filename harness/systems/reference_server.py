@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import time
 import traceback
 from collections import deque
@@ -15,11 +17,16 @@ from harness.reference.broker.machine import BrokerMachine
 from harness.reference.broker.parts import BrokerParts
 from harness.reference.outputs import BrokerOutput, Write
 
+HOST = "127.0.0.1"
+LAST_WORDS_S = 1.0
+"""How long a broker that stops in good order waits for its last answers to leave."""
+
 
 class ReferenceServer:
     """Pumps a ``BrokerMachine`` over asyncio on 127.0.0.1. Used by one event loop.
 
     ``config.service_url`` is replaced by the address that is really listened on; ``port`` 0 lets the system choose.
+    ``paused``: the machine is told nothing, see ``pause``.
     ``failure`` is the traceback of a defect of the machine itself: the connection that hit it was closed, and whatever
     was seen after it says nothing about a client.
     """
@@ -31,6 +38,9 @@ class ReferenceServer:
         self._server: asyncio.Server | None = None
         self._machine: BrokerMachine | None = None
         self._links: dict[int, _Link] = {}
+        self._no_links = asyncio.Event()
+        self._held: socket.socket | None = None
+        self.paused = False
         self._numbers = count(1)
         self._timer: asyncio.TimerHandle | None = None
         self._epoch_offset = time.time_ns() - time.monotonic_ns()
@@ -54,14 +64,80 @@ class ReferenceServer:
 
     async def start(self) -> tuple[str, int]:
         """Raises ``OSError`` when the port cannot be had."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Link(self, next(self._numbers)), "127.0.0.1", self._port)
-        host, port = self._server.sockets[0].getsockname()[:2]
-        self._machine = BrokerMachine(replace(self.config, service_url=f"pulsar://{host}:{port}"), self._parts)
-        return host, port
+        await self._listen(_bound(self._port))
+        assert self._server is not None
+        host, self._port = self._server.sockets[0].getsockname()[:2]
+        self._machine = BrokerMachine(replace(self.config, service_url=f"pulsar://{host}:{self._port}"), self._parts)
+        return host, self._port
 
     async def stop(self) -> None:
         """Closes every connection; safe to call twice."""
+        self.paused = False
+        await self._close()
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def cut(self) -> None:
+        """Resets every connection."""
+        for link in list(self._links.values()):
+            link.abort()
+
+    # ------------------------------------------------------------------------------------------------ as a process
+
+    @property
+    def down(self) -> bool:
+        """Whether nobody listens."""
+        return self._server is None
+
+    async def go_down(self, *, in_good_order: bool) -> None:
+        """Stop listening and close every connection; what the machine has not persisted is lost, unless in good order.
+
+        The port stays ours: connections to it are refused, and nobody else gets it.
+        """
+        if in_good_order:
+            # A restart of a machine that is up settles everything and says its last words.
+            self.perform(self.machine.restart(self.now()))
+            if self._links:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._no_links.wait(), LAST_WORDS_S)
+        self.perform(self.machine.crash(self.now()))
+        self.paused = False
+        await self._close()
+        self._held = _bound(self._port)
+
+    async def come_up(self) -> None:
+        """After ``go_down``, on the same port and what was persisted. Raises ``OSError``."""
+        held, self._held = self._held or _bound(self._port), None
+        self.perform(self.machine.restart(self.now()))
+        await self._listen(held)
+
+    def pause(self) -> None:
+        """Nothing is read, answered or timed any more. Connections stay open, and new ones are taken by the kernel."""
+        self.paused = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for link in self._links.values():
+            link.pause()
+
+    def resume(self) -> None:
+        if not self.paused:
+            return
+        self.paused = False
+        for link in list(self._links.values()):
+            link.resume()
+        self._arm()
+
+    async def _listen(self, bound: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: _Link(self, next(self._numbers)), sock=bound)
+        except BaseException:
+            bound.close()
+            raise
+
+    async def _close(self) -> None:
         server, self._server = self._server, None
         if self._timer is not None:
             self._timer.cancel()
@@ -69,12 +145,8 @@ class ReferenceServer:
         if server is not None:
             server.close()
             self.cut()
+            self._links.clear()
             await server.wait_closed()
-
-    def cut(self) -> None:
-        """Resets every connection."""
-        for link in list(self._links.values()):
-            link.abort()
 
     # ------------------------------------------------------------------------------------------------ the pump
 
@@ -92,6 +164,16 @@ class ReferenceServer:
 
     def opened(self, link: _Link) -> None:
         self._links[link.number] = link
+        self._no_links.clear()
+        if self.paused:
+            # Whoever is not running accepts nothing; the machine hears of it afterwards.
+            link.pause()
+        else:
+            self.accepted(link)
+
+    def accepted(self, link: _Link) -> None:
+        """The machine hears of a connection."""
+        link.known = True
         self.perform(self.machine.connected(link.number, self.now()))
 
     def received(self, link: _Link, data: bytes) -> None:
@@ -104,7 +186,9 @@ class ReferenceServer:
 
     def closed(self, link: _Link) -> None:
         self._links.pop(link.number, None)
-        if self._server is not None:
+        if not self._links:
+            self._no_links.set()
+        if self._server is not None and link.known:
             self.perform(self.machine.disconnected(link.number, self.now()))
 
     def _record_failure(self, link: _Link) -> None:
@@ -117,7 +201,7 @@ class ReferenceServer:
             self._timer.cancel()
             self._timer = None
         due = self.machine.next_deadline()
-        if due is not None and self._server is not None:
+        if due is not None and self._server is not None and not self.paused:
             delay = max(0, due - self.now()) / 1e9
             self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
 
@@ -137,6 +221,9 @@ class _Link(asyncio.Protocol):
 
     def __init__(self, server: ReferenceServer, number: int) -> None:
         self.number = number
+        self.known = False
+        self._waiting: list[bytes] = []
+        self._lost = False
         self._server = server
         self._transport: asyncio.Transport | None = None
 
@@ -146,10 +233,33 @@ class _Link(asyncio.Protocol):
         self._server.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        self._server.received(self, data)
+        if self._server.paused:
+            # uvloop reads on after a pause that comes within connection_made, and what is under way arrives anywhere.
+            self._waiting.append(data)
+            self.pause()
+        else:
+            self._server.received(self, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.closed(self)
+        self._lost = True
+        if not self._server.paused:
+            self._server.closed(self)
+
+    def pause(self) -> None:
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """All that has happened meanwhile, in its order."""
+        if not self.known:
+            self._server.accepted(self)
+        waiting, self._waiting = self._waiting, []
+        for data in waiting:
+            self._server.received(self, data)
+        if self._lost:
+            self._server.closed(self)
+        elif self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -163,3 +273,16 @@ class _Link(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket on the port (0: any free one) that nobody can connect to yet. Raises ``OSError``."""
+    made = socket.socket()
+    try:
+        # Connections of an earlier life that linger in TIME_WAIT take nothing away.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((HOST, port))
+    except BaseException:
+        made.close()
+        raise
+    return made

@@ -16,7 +16,7 @@ import psutil
 
 from harness.processes import ChildProcess
 from harness.setup_error import SetupError
-from harness.systems.broker_process import Settings
+from harness.systems.broker_process import SETTINGS, Settings
 from harness.systems.first_message import send_one
 from harness.systems.handshake import HandshakeFailed
 from harness.systems.pulsar.installation import Installation
@@ -46,6 +46,8 @@ class Standalone:
     made for this installation and this Java, None to do without. ``ports`` None: any free ones, from the first start
     on always the same.
     """
+
+    changeable = frozenset(SETTINGS)
 
     def __init__(
         self,
