@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from harness.history.recorder import Recorder
 from harness.worlds.attachments import Attachments
-from harness.worlds.driver import Answer, Ask, Driver
+from harness.worlds.driver import Answer, Driver, Script
 from harness.worlds.plan import Operation
 
 NAME = "run-c0.1"
+EMPTY = Answer({"message": None})
 
 
-def consumer_of(recorder: Recorder, attachments: Attachments) -> Driver:
-    driver = Driver(recorder, "run", {"a": "pulsar://127.0.0.1:1"}, attachments)
-    script = driver.script(Operation(verb="consumer", handle="c0", params={"type": "failover"}))
-    with pytest.raises(StopIteration):
+def answer_all(script: Script, answer: Answer, meanwhile: Callable[[], None] = lambda: None) -> int:
+    """Answer every request alike; how many there were. ``meanwhile`` happens while the first is open."""
+    try:
         script.send(None)  # type: ignore[arg-type]  # the first send of a generator takes None
+        meanwhile()
+        asked = 1
         while True:
-            script.send(Answer({}))
-    return driver
-
-
-def subscribe(recorder: Recorder, connection: str) -> None:
-    recorder.record(
-        layer="tap.client", kind="SUCCESS", connection=connection, consumer=NAME, extra={"request": "SUBSCRIBE"}
-    )
+            script.send(answer)
+            asked += 1
+    except StopIteration:
+        return asked
 
 
 @pytest.mark.parametrize(
@@ -35,20 +35,20 @@ def subscribe(recorder: Recorder, connection: str) -> None:
 def test_silence_counts_from_the_subscription_on(meanwhile: str, silences: int):
     attachments = Attachments()
     recorder = Recorder("run", clock=lambda: 0, observers=[attachments.observe])
-    driver = consumer_of(recorder, attachments)
+    driver = Driver(recorder, "run", {"a": "pulsar://127.0.0.1:1"}, attachments)
+    answer_all(driver.script(Operation(verb="consumer", handle="c0", params={"type": "failover"})), Answer({}))
+
+    def subscribes(connection: str) -> None:
+        extra = {"request": "SUBSCRIBE"}
+        recorder.record(layer="tap.client", kind="SUCCESS", connection=connection, consumer=NAME, extra=extra)
+
+    def happens() -> None:
+        if meanwhile == "is lost and comes back":
+            recorder.record(layer="tap.client", kind="CONNECTION_CLOSED", connection="client-1")
+        if meanwhile != "nothing":
+            subscribes("client-2")
+
     if meanwhile != "comes back":
-        subscribe(recorder, "client-1")
-    script = driver.drain("c0", 1_500, 6_000)
-    need = script.send(None)  # type: ignore[arg-type]
-    if meanwhile == "is lost and comes back":
-        recorder.record(layer="tap.client", kind="CONNECTION_CLOSED", connection="client-1")
-    if meanwhile != "nothing":
-        subscribe(recorder, "client-2")
-    waits = 0
-    with pytest.raises(StopIteration):
-        while True:
-            assert isinstance(need, Ask)
-            waits += 1
-            need = script.send(Answer({"message": None}))
-    assert waits == silences
+        subscribes("client-1")
+    assert answer_all(driver.drain("c0", 1_500, 6_000), EMPTY, happens) == silences
     assert driver.drained
