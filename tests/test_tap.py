@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import socket
+import ssl
 import struct
 from typing import Any
 
@@ -55,14 +56,15 @@ def lookup_answer(url: str) -> bytes:
 class Upstream:
     """A broker's place: what it got, and a way to answer. ``echo`` sends everything back."""
 
-    def __init__(self, echo: bool = False) -> None:
+    def __init__(self, echo: bool = False, tls: ssl.SSLContext | None = None) -> None:
         self.echo = echo
+        self.tls = tls
         self.streams: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
         self.kept: list[object] = []
         self.server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Upstream:
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -83,7 +85,10 @@ class Upstream:
                 while data := await reader.read(65536):
                     writer.write(data)
                     await writer.drain()
-                writer.write_eof()
+                if writer.can_write_eof():
+                    writer.write_eof()
+                else:
+                    writer.close()
 
 
 class Bench:
@@ -116,11 +121,18 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def bench(*, echo: bool = False, rewrite_to: str | None = None):
+async def bench(
+    *,
+    echo: bool = False,
+    rewrite_to: str | None = None,
+    served: ssl.SSLContext | None = None,
+    dialled: ssl.SSLContext | None = None,
+):
+    """A tap before an upstream; with ``served`` it speaks TLS, and ``dialled`` is what the tap dials it with."""
     events: list[Event] = []
     recorder = Recorder("run", clock=lambda: 0, observers=[events.append])
-    async with Upstream(echo) as upstream:
-        tap = Tap("client", upstream.address, recorder, rewrite_to)
+    async with Upstream(echo, served) as upstream:
+        tap = Tap("client", upstream.address, recorder, rewrite_to, tls=dialled)
         address = await tap.start()
         try:
             async with asyncio.timeout(DEADLINE * 2):
