@@ -163,9 +163,8 @@ class Standalone:
                 httpx.AsyncClient(base_url=f"http://{HOST}:{ports.web}", trust_env=False, timeout=5) as web,
             ):
                 while child.alive():
-                    problem = await _not_ready(web, ports.broker)
-                    # Somebody who took the port in between may be a broker as well, and answer.
-                    if not problem and listens(child.pid, ports.broker):
+                    problem = await _not_ready(web, child.pid, ports.broker)
+                    if not problem:
                         return
                     self._give_up_on_clash(ports)
                     await asyncio.sleep(POLL_S)
@@ -308,7 +307,7 @@ async def training_start(installation: Installation, java: Java, archive: Path) 
         moved.replace(archive)
 
 
-async def _not_ready(web: httpx.AsyncClient, broker: int) -> str:
+async def _not_ready(web: httpx.AsyncClient, pid: int, broker: int) -> str:
     """What keeps the broker from being ready; empty when nothing does."""
     try:
         answer = await web.get("/admin/v2/namespaces/public/default")
@@ -316,6 +315,9 @@ async def _not_ready(web: httpx.AsyncClient, broker: int) -> str:
         return f"its admin service does not answer ({error})"
     if answer.status_code != httpx.codes.OK:
         return f"its admin service says {answer.status_code} of the namespace public/default"
+    # Somebody who took the port in between may be a broker as well, and answer.
+    if not listens(pid, broker):
+        return "it does not listen on its port"
     try:
         await send_one(HOST, broker, READY_TOPIC, MESSAGE_TIMEOUT_S)
     except HandshakeFailed as error:
