@@ -25,8 +25,14 @@ TOLD_EVERY = 10
 
 _SEEN = re.compile(r"(?:Downloaded from \S+: \S+/|Copying )([^/\s]+\.jar)\b")
 _LISTED = re.compile(r"^\s+([^\s:]+):([^\s:]+):jar(?::([^\s:]+))?:([^\s:]+):(?:compile|runtime)(?:\s|$)", re.MULTILINE)
-# Natives of netty that are loaded on one platform only. Those of Linux are kept, as is the code around them.
-_FOREIGN = re.compile(r"(osx|windows)-")
+# What comes along and is of no use: natives of netty for other platforms than Linux, and the encryption of messages. Of
+# Bouncy Castle the provider is kept (a broker with a TLS port loads it), which is why it is not simply left out of the
+# pom: it comes with the rest, in versions that differ.
+_USELESS = re.compile(
+    r"io\.netty[\w.]*:[^:]+:[^:]+:(?:osx|windows)-.*"
+    r"|org\.bouncycastle:(?!bcprov-jdk).*"
+    r"|org\.apache\.pulsar:(?:bouncy-castle-bc|pulsar-client-messagecrypto-bc):.*"
+)
 
 
 async def fetch(lock: Lock, maven: Path, java: Java, target: Path, progress: Progress) -> None:
@@ -86,11 +92,11 @@ async def _run(
 
 
 def _described(listed: str, directory: Path) -> Iterable[Jar]:
-    """The jars that ``dependency:list`` names, in its order, as they are in ``directory``; foreign ones are deleted."""
+    """The jars that ``dependency:list`` names, in its order, as they are in ``directory``; useless ones are deleted."""
     for group, artifact, classifier, version in _LISTED.findall(listed):
         jar = Jar(group, artifact, version, classifier, 0, "")
         path = directory / jar.file
-        if group.startswith("io.netty") and _FOREIGN.match(classifier):
+        if _USELESS.fullmatch(jar.coordinate):
             path.unlink()
             continue
         with path.open("rb") as source:

@@ -38,6 +38,12 @@ def _silent(text: str) -> None:
     return None
 
 
+def current(version: PulsarVersion) -> Installation | None:
+    """The installed version, not verified; None when there is none, or one of other jars than are pinned by now."""
+    found, wanted = find(version), pinned(version)
+    return None if found is None or (wanted is not None and found.lock != wanted) else found
+
+
 async def ensure_installed(
     version: PulsarVersion, progress: Progress = _silent, *, java: Java | None = None
 ) -> Installation:
@@ -47,7 +53,7 @@ async def ensure_installed(
     """
     java = java or find_java(version)
     java.require(version)
-    found = find(version)
+    found = current(version)
     if found is None:
         return await install(version, progress, java=java)
     await asyncio.to_thread(found.verify)
@@ -67,7 +73,7 @@ async def install(
     java.require(version)
     with _told_in_words(version):
         async with _alone(version, progress):
-            if not again and (found := find(version)) is not None:
+            if not again and (found := current(version)) is not None:
                 await asyncio.to_thread(found.verify)
             else:
                 found = await _install(version, java, progress)
@@ -173,7 +179,7 @@ def _told_in_words(version: PulsarVersion) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _no_room(version, error.strerror or str(error)) from error
+            raise _no_room(version, str(error)) from error
         raise SetupError(
             f"pulsar@{version} cannot be kept in {versions_directory()}: {error}",
             "Make that directory writable, or set XDG_CACHE_HOME to one that is.",

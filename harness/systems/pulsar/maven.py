@@ -25,6 +25,9 @@ NETWORK = "Check the network, and the proxies and mirrors in ~/.m2/settings.xml;
 _MISSING = re.compile(r"(?:Could not find artifact|Failure to find) (\S+?:\S+?:\S+?:\S+?)[ ,]")
 _MISSING_CACHED = re.compile(r"(\S+?:\S+?:\S+?:\S+?) was not found in \S+ during a previous attempt")
 _UNREACHABLE = re.compile(r"Could not transfer (?:artifact|metadata) .*", re.IGNORECASE)
+_LEVEL = re.compile(r"^\[(?:ERROR|FATAL)\] ?")
+_CHATTER = ("[INFO]", "[WARNING]", "Downloading ", "Downloaded ", "Progress ")
+_ADVICE = ("->", "To see the full", "Re-run Maven", "For more information", "[Help")
 _FULL_DISK = "No space left on device"
 
 
@@ -96,13 +99,11 @@ def failure(lines: Sequence[str], status: int) -> MavenFailed:
         return MavenFailed("Maven cannot write: no space left on device", "Free some space (its files are in ~/.m2).")
     if unreachable := _UNREACHABLE.search(text):
         return MavenFailed(f"Maven cannot reach its registry: {unreachable[0][:600]}", NETWORK)
-    errors = [line.removeprefix("[ERROR]").strip() for line in lines if line.startswith("[ERROR]")]
-    telling = [
-        line for line in errors if line and not line.startswith(("->", "To see the full", "Re-run Maven", "For more"))
-    ]
-    told = telling or [line for line in lines if line.strip()][-TOLD_LINES:]
+    words = [_LEVEL.sub("", line) for line in lines if not line.startswith(_CHATTER)]
+    told = list(dict.fromkeys(line for line in words if line.strip() and not line.startswith(_ADVICE)))
     return MavenFailed(
-        f"Maven failed (exit code {status}):\n" + "\n".join(f"    {line[:600]}" for line in told[:TOLD_LINES]), NETWORK
+        f"Maven failed (exit code {status}):\n" + "\n".join(f"    {line[:600]}" for line in told[:TOLD_LINES]),
+        "Mend what it says, and try again.",
     )
 
 

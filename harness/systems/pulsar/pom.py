@@ -9,26 +9,25 @@ from harness.systems.pulsar.version import PulsarVersion
 
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 
-# What a standalone on 127.0.0.1 does without: other metadata stores, Kubernetes, functions over gRPC, offloaders.
-UNUSED_MODULES = ("jetcd-core-shaded", "bouncy-castle-bc", "pulsar-client-messagecrypto-bc")
-UNUSED_GROUPS = (
-    "com.amazonaws",
-    "com.google.api.grpc",
-    "com.google.auth",
-    "com.google.http-client",
-    "com.squareup.okhttp3",
-    "com.squareup.okio",
-    "io.etcd",
-    "io.grpc",
-    "io.kubernetes",
-    "io.reactivex.rxjava3",
-    "io.streamnative.oxia",
-    "io.vertx",
-    "net.bytebuddy",
-    "org.apache.distributedlog",
-    "org.bouncycastle",
-    "org.conscrypt",
-    "org.jetbrains.kotlin",
+# What a standalone on 127.0.0.1 does without: other metadata stores, Kubernetes, offloaders.
+UNUSED = (
+    "com.amazonaws:*",
+    "com.google.api.grpc:*",
+    "com.google.auth:*",
+    "com.google.http-client:*",
+    "com.squareup.okhttp3:*",
+    "com.squareup.okio:*",
+    "io.etcd:*",
+    "io.grpc:*",
+    "io.kubernetes:*",
+    "io.reactivex.rxjava3:*",
+    "io.streamnative.oxia:*",
+    "io.vertx:*",
+    "net.bytebuddy:*",
+    "org.apache.distributedlog:*",
+    "org.apache.pulsar:jetcd-core-shaded",
+    "org.conscrypt:*",
+    "org.jetbrains.kotlin:*",
 )
 
 _HEAD = """\
@@ -46,10 +45,7 @@ def resolving(version: PulsarVersion) -> str:
     """
     exclusions = "".join(
         f"\n        <exclusion><groupId>{group}</groupId><artifactId>{artifact}</artifactId></exclusion>"
-        for group, artifact in (
-            *(("org.apache.pulsar", module) for module in UNUSED_MODULES),
-            *((group, "*") for group in UNUSED_GROUPS),
-        )
+        for group, artifact in (unused.split(":") for unused in UNUSED)
     )
     return f"""\
 {_HEAD.format(name="resolve")}  <packaging>pom</packaging>
