@@ -13,7 +13,7 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, Protocol, cast
 
 from harness.faults.address_rewriter import AddressRewriter
@@ -70,6 +70,7 @@ class Tap:
         self.tls = tls
         self.recorder = recorder
         self.failure: Exception | None = None
+        self.pressing = True
         self._rewrite_to = rewrite_to
         self.connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
@@ -106,6 +107,23 @@ class Tap:
         """Reset every connection on both sides now; new ones are accepted right away."""
         for connection in list(self.connections):
             connection.end("tap")
+
+    @contextlib.contextmanager
+    def without_back_pressure(self) -> Iterator[None]:
+        """Read on while a receiver is slower, and keep what it does not take: for moments, as memory is the bound.
+
+        Toxiproxy 2.12 stops all connections of a proxy to change its toxics, waits for ever for one that cannot write,
+        and is of no use for that proxy from then on.
+        """
+        self.pressing = False
+        try:
+            for connection in list(self.connections):
+                connection.press(False)
+            yield
+        finally:
+            self.pressing = True
+            for connection in list(self.connections):
+                connection.press(True)
 
     def failed(self, error: Exception) -> None:
         """Keep the recorder's error: a history with a hole in it must not be judged as if it were whole."""
@@ -215,6 +233,19 @@ class _Connection:
         self.client.reset()
         self.broker.reset()
 
+    @property
+    def pressing(self) -> bool:
+        """Whether a slow receiver slows its sender."""
+        return self._tap.pressing
+
+    def press(self, pressing: bool) -> None:
+        """Let a receiver that is behind slow its sender from now on, or not."""
+        for half in (self.client, self.broker):
+            if half.behind and pressing:
+                self.other(half).pause_reading()
+            elif half.behind:
+                self.other(half).resume_reading()
+
     def other(self, half: _Half) -> _Half:
         return self.broker if half is self.client else self.client
 
@@ -256,6 +287,7 @@ class _Half(asyncio.Protocol):
         self.decoder: FrameDecoder | None = FrameDecoder(max_frame_size=MAX_FRAME_SIZE)
         self.rewriter: AddressRewriter | None = None
         self.gone = False
+        self.behind = False
         self.half_closes = half_closes
         self._connection = connection
         self._transport: asyncio.Transport | None = None
@@ -293,9 +325,12 @@ class _Half(asyncio.Protocol):
         self._connection.lost(self)
 
     def pause_writing(self) -> None:
-        self._connection.other(self).pause_reading()
+        self.behind = True
+        if self._connection.pressing:
+            self._connection.other(self).pause_reading()
 
     def resume_writing(self) -> None:
+        self.behind = False
         self._connection.other(self).resume_reading()
 
     # --- called by the connection ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,11 @@ class Chain:
     link: Link
     broker_tap: Tap
     url: str
+
+    async def change(self, work: Awaitable[None]) -> None:
+        """Carry out a change of the link, while no receiver slows what Toxiproxy has under way (see the tap)."""
+        with self.client_tap.without_back_pressure(), self.broker_tap.without_back_pressure():
+            await work
 
 
 class RecorderSwitch:

@@ -313,15 +313,16 @@ class RealSession:
         if fault.kind not in HEALING:
             record_fault(self._recorder, fault)
         if fault.kind == "toxic":
-            await link.add_toxic(fault.toxic, fault.stream, fault.attributes)
+            work = link.add_toxic(fault.toxic, fault.stream, fault.attributes)
         elif fault.kind == "untoxic":
-            await link.remove_toxics(fault.toxic, fault.stream)
+            work = link.remove_toxics(fault.toxic, fault.stream)
         elif fault.kind == "cut":
-            await link.cut()
+            work = link.cut()
         elif fault.kind == "refuse":
-            await link.refuse()
-        elif fault.kind == "restore":
-            await link.restore()
+            work = link.refuse()
+        else:
+            work = link.restore()
+        await self._lane.chains[fault.client].change(work)
         if fault.kind in HEALING:
             record_fault(self._recorder, fault)
 
@@ -414,7 +415,7 @@ class RealSession:
         if self._process_faults is not None:
             await self._process_faults.heal()
         for chain in self._lane.chains.values():
-            await chain.link.reset()
+            await chain.change(chain.link.reset())
         self._recorder.record(layer="fault", kind="healed")
         await self._complete_everything()
         if self._error is None:
