@@ -106,15 +106,21 @@ def explore(family: str, world: World, settings: Settings, on_outcome: Callable[
         raise halt.error from halt.error.__cause__
 
 
+FURTHER_PLANS = {"ci": ("smoke",), "nightly": ("smoke", "ci")}
+"""Folders of further plans, and the profiles that do without them."""
+
+
 def directed_plans(family: str, profile: str = "nightly") -> list[tuple[str, Plan]]:
     """The committed plans of a family for a profile, by name: ``fixtures/plans/FAMILY-*.json``.
 
     Those in ``fixtures/plans/ci`` are for all profiles but ``smoke``: each aims at a defect that clients in wide use
-    have, and would turn the quick look at a broker red for nothing new.
+    have, and would turn the quick look at a broker red for nothing new, or takes the broker down. Those in
+    ``fixtures/plans/nightly`` take minutes.
     """
     folders = [fixture_directory() / "plans"]
-    if profile != "smoke":
-        folders.append(folders[0] / "ci")
+    for further, without in FURTHER_PLANS.items():
+        if profile not in without:
+            folders.append(folders[0] / further)
     files = [path for folder in folders for path in sorted(folder.glob(f"{family}-*.json"))]
     return [(path.stem, load_plan(path.read_bytes())) for path in files]
 

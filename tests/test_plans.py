@@ -7,7 +7,9 @@ import msgspec
 import pytest
 
 from harness.clients import requests as ask
-from harness.worlds.plan import Plan
+from harness.seeds.plan_check import check_plan
+from harness.worlds.plan import ADMIN_FAULTS, PROCESS_FAULTS, Plan
+from tests.write_fifty_kills import FILE, KILLS, fifty_kills
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "plans"
 FILES = sorted(FOLDER.rglob("*.json"))
@@ -70,7 +72,31 @@ def test_every_harm_is_taken_away_again_within_the_plan(plan):
             in_force.add((fault.client, "refuse"))
         elif fault.kind == "restore":
             in_force.remove((fault.client, "refuse"))
+        elif fault.kind in ("broker_kill", "broker_stop"):
+            in_force.add("down")
+        elif fault.kind == "broker_start":
+            in_force.remove("down")
     assert not in_force
+
+
+def test_the_loader_would_take_it(plan):
+    check_plan(plan)
+
+
+def test_a_fault_of_the_broker_comes_after_something_is_under_way(plan):
+    for placed in plan.schedule:
+        if placed.fault.kind in PROCESS_FAULTS | ADMIN_FAULTS - {"dedup"}:
+            assert placed.before > 2
+
+
+def test_what_takes_the_broker_down_is_not_in_smoke():
+    for path in FOLDER.glob("*.json"):
+        assert not load(path).needs_alone
+
+
+def test_the_fifty_kills_are_what_their_script_writes():
+    assert FILE.read_text() == fifty_kills()
+    assert sum(placed.fault.kind == "broker_kill" for placed in load(FILE).schedule) == KILLS == 50
 
 
 def test_handles_are_made_before_they_are_used(plan):
@@ -83,7 +109,7 @@ def test_handles_are_made_before_they_are_used(plan):
             assert made.get(operation.handle) == "producer"
         elif operation.verb == "close":
             assert operation.handle in made
-        elif operation.verb != "settle":
+        elif operation.verb not in ("settle", "observe"):
             assert made.get(operation.handle) == "consumer"
 
 
@@ -128,7 +154,7 @@ def test_parameters_are_those_of_the_adapter_contract(plan):
                 assert set(params) <= {"message", "publish_time", "position"}
             case "settle":
                 assert set(params) == {"ms"}
-            case "flush" | "close" | "unsubscribe":
+            case "flush" | "close" | "unsubscribe" | "observe":
                 assert not params
 
 
@@ -150,9 +176,11 @@ def test_the_plans_between_them_use_every_verb_toxic_codec_and_type():
         "unsubscribe",
         "close",
         "settle",
+        "observe",
     }
     assert {operation.verb for operation in operations} == verbs
-    assert {fault.kind for fault in faults} == {"toxic", "untoxic", "cut", "refuse", "restore", "dedup"}
+    network = {"toxic", "untoxic", "cut", "refuse", "restore"}
+    assert {fault.kind for fault in faults} == network | PROCESS_FAULTS | ADMIN_FAULTS
     assert {fault.toxic for fault in faults if fault.kind == "toxic"} == set(ATTRIBUTES)
     codecs = {operation.params.get("compression") for operation in operations if operation.verb == "producer"}
     assert codecs == {None, "lz4", "zlib", "zstd", "snappy"}

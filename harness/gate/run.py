@@ -252,9 +252,11 @@ class Gate:
         profile = self._request.profile
         families = self._families()
         runs = dict.fromkeys(families, 0)
+        # Those that need the broker alone come last and together, so that the others are kept waiting once only.
+        directed = sorted(self._directed(run, families), key=lambda named: named[2].needs_alone)
         work = [
             partial(self._guarded, run, family, partial(self._directed_run, run, runs, world, family, name, plan))
-            for family, name, plan in self._directed(run, families)
+            for family, name, plan in directed
         ]
         first = self._exploring(run, runs, world, families, 0) if profile.explore_seconds > 0 else []
         # One piece of exploration is several examples one after another: begun first, it does not end last.
