@@ -56,6 +56,7 @@ SYSTEMS = {
     "simulated": "the executable specification with the reference client, in one process under virtual time",
     "mutant:NAME": "the simulated pair with one part deliberately broken; `starquake mutants` names them",
     "pulsar@VERSION": "a real broker on 127.0.0.1, any release from 2.8.0 on; those below are pinned",
+    "docker:IMAGE": "a standalone Pulsar in a container, as docker:apachepulsar/pulsar:4.0.7 (the extra docker)",
     "pulsar[+ssl]://HOST:PORT[,http[s]://HOST:PORT]": "a broker that runs already; --client-conf has token and TLS",
 }
 
@@ -283,6 +284,7 @@ def _known_failures_of(
 def report(
     run: Annotated[list[Path], typer.Argument(help="Report directories of gate or check, or run directories.")],
     out: Annotated[Path | None, typer.Option("--out", help="Write here instead of beside each result.")] = None,
+    merge: Annotated[bool, typer.Option("--merge", help="One report of all of them; needs --out.")] = False,
 ) -> int:
     """Write HTML and JUnit of finished runs again, and show them."""
     from harness.check import check as judge
@@ -294,6 +296,8 @@ def report(
     for directory in run:
         if not directory.is_dir():
             raise UsageError(f"there is no directory {directory}")
+    if merge:
+        return _merged(run, out)
     catalogue = load()
     worst = EXIT_GREEN
     for directory, target in _report_targets(run, out):
@@ -304,6 +308,18 @@ def report(
         code = _tell(result, prepare(target), None, as_json=False)
         worst = EXIT_VIOLATION if EXIT_VIOLATION in (worst, code) else max(worst, code)
     return worst
+
+
+def _merged(directories: list[Path], out: Path | None) -> int:
+    """One report of several results of the gate, say those of a nightly job a version."""
+    from harness.gate.merge import merge
+    from harness.gate.result import load as load_result
+    from harness.report.files import prepare
+
+    if out is None:
+        raise UsageError("--merge makes one report of all; say with --out where it goes")
+    once = {directory.resolve(): directory for directory in directories}
+    return _tell(merge([load_result(directory) for directory in once.values()]), prepare(out), None, as_json=False)
 
 
 def _report_targets(directories: list[Path], out: Path | None) -> list[tuple[Path, Path]]:

@@ -24,7 +24,7 @@ VERDICTS: tuple[Verdict, ...] = ("fail", "error", "known", "flaky", "pass", "unk
 EXIT_GREEN, EXIT_VIOLATION, EXIT_USAGE, EXIT_HARNESS, EXIT_UNDECIDED, EXIT_INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
-class Breach(msgspec.Struct, kw_only=True):
+class Breach(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One anomaly name of a cell: in how many runs it was seen, and what the list of known failures says of it."""
 
     anomaly: str
@@ -36,7 +36,7 @@ class Breach(msgspec.Struct, kw_only=True):
     seed: str | None = None
 
 
-class Cell(msgspec.Struct, kw_only=True):
+class Cell(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The verdict of one clause x system x client. ``reason`` says why when the verdict does not speak for itself.
 
     ``stale`` names the places of known entries that should have failed here and did not; it makes the run red.

@@ -29,7 +29,7 @@ class ClauseText(msgspec.Struct, kw_only=True):
     source: str
 
 
-class Pair(msgspec.Struct, kw_only=True):
+class Pair(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One system with one client. ``setup_error``: the environment lacked something and nothing was judged."""
 
     system: str
@@ -44,7 +44,7 @@ class Pair(msgspec.Struct, kw_only=True):
     setup_error: str | None = None
 
 
-class Excerpt(msgspec.Struct, kw_only=True):
+class Excerpt(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The part of a history around a witness. ``left_out`` counts the events before, between and after."""
 
     events: list[Event] = []
@@ -52,7 +52,7 @@ class Excerpt(msgspec.Struct, kw_only=True):
     left_out: int = 0
 
 
-class Failure(msgspec.Struct, kw_only=True):
+class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One anomaly of one clause in one pair, with its evidence.
 
     ``accepted`` is empty for a new failure; such a one was shrunk, measured and stored as a seed. ``found_by`` names

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +12,7 @@ from rich.text import Text
 from harness.gate.result import ClauseText, Failure, GateResult
 from harness.history.event import Event
 from harness.report.describe import event_details, event_label, step_label
+from harness.report.matrix import by_family, columns
 from harness.verdict import VERDICTS, Cell, Verdict
 
 STYLES: dict[Verdict, str] = {
@@ -27,11 +27,14 @@ STYLES: dict[Verdict, str] = {
 
 _SILENT = ("unknown", "n/a")
 
+MOST_COLUMNS = 6
+"""Pairs a terminal shows side by side; of more there is one line each, and the page has the matrix."""
+
 
 def show(result: GateResult, console: Console) -> None:
     """Everything: matrix, failures, known ones, trouble of the harness, summary."""
     console.print()
-    console.print(matrix(result))
+    console.print(matrix(result) if len(result.pairs) <= MOST_COLUMNS else overview(result))
     show_silent(result, console)
     for failure in result.new_failures:
         show_failure(failure, result.clauses.get(failure.clause), console)
@@ -50,7 +53,7 @@ def matrix(result: GateResult) -> Table:
     for system, client in pairs:
         table.add_column(client if len(systems) == 1 else f"{system}\n{client}", no_wrap=True)
     cells = {(cell.clause, cell.system, cell.client): cell for cell in result.cells}
-    for family, clauses in groupby(_by_family(result.clauses.values()), key=lambda clause: clause.family):
+    for family, clauses in by_family(result.clauses.values()):
         rows: list[tuple[ClauseText, list[Cell | None]]] = []
         for clause in clauses:
             row = [cells.get((clause.id, system, client)) for system, client in pairs]
@@ -63,12 +66,19 @@ def matrix(result: GateResult) -> Table:
     return table
 
 
-def _by_family(clauses: Iterable[ClauseText]) -> Sequence[ClauseText]:
-    order: dict[str, int] = {}
-    listed = list(clauses)
-    for clause in listed:
-        order.setdefault(clause.family, len(order))
-    return sorted(listed, key=lambda clause: order[clause.family])
+def overview(result: GateResult) -> Table:
+    """One line a pair: how many of its clauses got which verdict."""
+    present = [verdict for verdict in VERDICTS if result.counts.get(verdict)]
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("system", no_wrap=True)
+    table.add_column("client", no_wrap=True)
+    for title in ("decided", *present, *(["stale"] if result.stale else [])):
+        table.add_column(title, no_wrap=True, justify="right")
+    for column in columns(result):
+        counts = [Text(str(column.counts[verdict] or ""), style=STYLES[verdict]) for verdict in present]
+        stale = [Text(str(column.stale or ""), style="bold red")] if result.stale else []
+        table.add_row(escape(column.system), escape(column.client), str(column.decided), *counts, *stale)
+    return table
 
 
 def _symbol(cell: Cell | None) -> Text:
