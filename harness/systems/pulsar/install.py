@@ -139,7 +139,10 @@ def _verify_fetched(directory: Path, lock: Lock) -> None:
 
 
 async def _ensure_archive(found: Installation, java: Java, progress: Progress) -> None:
-    """Make the class-data archive of this Java when there is none; it halves the time of every start."""
+    """Make the class-data archive of this Java when there is none; it halves the time of every start.
+
+    That it cannot be made is told and tried again the next time.
+    """
     if found.archive(java) is not None or not java.makes_archives:
         return
     # Imported late: it needs what is above.
@@ -151,7 +154,11 @@ async def _ensure_archive(found: Installation, java: Java, progress: Progress) -
                 return
             progress(f"making the class-data archive for Java {java.version}: one start of pulsar@{found.version}")
             _forget_archives(found, java)
-            await training_start(found, java, found.archive_path(java))
+            try:
+                await training_start(found, java, found.archive_path(java))
+            except SetupError as error:
+                # Only slower without: a broker that cannot start at all will say so when it is started.
+                progress(f"no archive was made, starts take twice as long: {error.problem.splitlines()[0]}")
 
 
 def _forget_archives(found: Installation, java: Java) -> None:
