@@ -186,7 +186,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--system", "pulsar@2.7.5", "too old"),
         ("--system", "mutant:nope", "no mutant is called 'nope'; there are:"),
         ("--system", "127.0.0.1:6650", "pulsar://HOST:PORT"),
-        ("--system", "pulsar+ssl://127.0.0.1:6651", "give the plain-text port as pulsar://HOST:6650"),
+        ("--system", "pulsar+ssl://", "or pulsar+ssl://host:6651[,https://host:8443]"),
+        ("--system", "docker:", "docker:IMAGE"),
         ("--system", "pulsar://", "it should look like pulsar://host:6650"),
         ("--system", "pulsar://127.0.0.1:port", "it should look like pulsar://host:6650"),
         ("--system", "pulsar://127.0.0.1:99999", "Port out of range 0-65535"),
@@ -312,7 +313,7 @@ def test_a_port_that_speaks_tls(here: Path) -> None:
     context.load_cert_chain("cert.pem", "key.pem")
     with port_where(lambda connection: context.wrap_socket(connection, server_side=True)) as port:
         told = refused("gate", "--client", "reference", "--system", f"pulsar://127.0.0.1:{port}")
-    assert "This is a TLS port; give the plain-text port" in told
+    assert f"This is a TLS port; give it as pulsar+ssl://127.0.0.1:{port}." in told
 
 
 @pytest.mark.parametrize(

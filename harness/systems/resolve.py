@@ -13,11 +13,13 @@ KNOWN = (
     "simulated",
     "mutant:NAME",
     "pulsar@VERSION",
+    "docker:IMAGE",
     "pulsar[+ssl]://HOST:PORT[,http[s]://HOST:PORT]",
 )
 # Named in the documentation, so that asking for them is no typing mistake.
-PLANNED = ("docker:", "rocketmq-reference", "rocketmq@", "rocketmq://")
+PLANNED = ("rocketmq-reference", "rocketmq@", "rocketmq://")
 PULSAR = "pulsar@"
+DOCKER = "docker:"
 
 
 def resolve(spec: str, access: Access = OPEN) -> System:
@@ -37,6 +39,10 @@ def resolve(spec: str, access: Access = OPEN) -> System:
         from harness.systems.pulsar.system import PulsarSystem
 
         return PulsarSystem(spec.removeprefix(PULSAR))
+    if spec.startswith(DOCKER) and spec != DOCKER:
+        from harness.systems.docker import DockerSystem
+
+        return DockerSystem(spec.removeprefix(DOCKER))
     if spec.startswith(EXTERNAL):
         return ExternalSystem(spec, access)
     there_are = f"there are {', '.join(KNOWN)} (`starquake systems list` explains them)"
@@ -62,6 +68,8 @@ def names_a_system(name: str) -> bool:
         except UnknownMutant:
             return False
         return True
+    if name.startswith(DOCKER):
+        return name != DOCKER
     if name.startswith(PULSAR):
         from harness.systems.pulsar.version import PulsarVersion
 
