@@ -1,4 +1,4 @@
-"""The command line: ``gate check replay report mutants seeds clauses systems clients doctor``.
+"""The command line: ``gate run check replay report mutants seeds clauses systems clients doctor``.
 
 Exit codes: 0 all pass or as known; 1 a violation or a stale known failure; 2 wrong usage or environment; 3 the harness
 failed; 4 nothing decided; 130 interrupted (what was judged so far is reported, histories so far are on disk).
@@ -59,6 +59,9 @@ SYSTEMS = {
     "docker:IMAGE": "a standalone Pulsar in a container, as docker:apachepulsar/pulsar:4.0.7 (the extra docker)",
     "pulsar[+ssl]://HOST:PORT[,http[s]://HOST:PORT]": "a broker that runs already; --client-conf has token and TLS",
 }
+
+MOST_TIMES = 10_000
+"""How often one plan may be carried out."""
 
 UNLIMITED = 10_000
 """Columns of a terminal that is wide enough for any table."""
@@ -241,6 +244,56 @@ def _tell(result: GateResult, directory: Path, junit: Path | None, as_json: bool
     if problem:
         say(problem)
     return code
+
+
+@app.command()
+@guard
+def run(
+    plan: Annotated[Path, typer.Argument(help="A written plan, such as fixtures/plans/receipts-plain.json.")],
+    system: Annotated[str, typer.Option("--system", help="System under test.")] = DEFAULT_SYSTEM,
+    client: Annotated[str, typer.Option("--client", help="Client under test.")] = DEFAULT_CLIENTS[0],
+    times: Annotated[int, typer.Option("--times", min=1, max=MOST_TIMES, help="How often to carry it out.")] = 1,
+    known: Known = None,
+    report: Report = None,
+    client_conf: ClientConf = None,
+    as_json: Json = False,
+) -> int:
+    """Carry one written plan out and judge it; its history is kept in the report."""
+    from harness.clauses.catalogue import load
+    from harness.gate.one_plan import PROFILE, OnePlan
+    from harness.gate.run import Gate, Request
+    from harness.report.files import prepare
+    from harness.report.progress import Progress
+    from harness.seeds.plan_file import read_plan
+    from harness.systems.access import access_for
+    from harness.worlds.resolve import world_for
+    from properties.families import FAMILIES
+
+    catalogue = load()
+    written = read_plan(plan)
+    listed = _known_failures(known, [clause.id for clause in catalogue], [system], [client])
+    access = access_for([system], client_conf)
+    directory = prepare(report or Path("reports") / f"run-{datetime.now():%Y%m%d-%H%M%S}")
+    request = Request(
+        systems=[system],
+        clients=[client],
+        profile=PROFILE,
+        select="*",
+        known=listed,
+        report=directory,
+        seed=1,
+        thorough=False,
+    )
+    with Progress(Console(stderr=True)) as progress:
+        result = Gate(
+            request,
+            catalogue=catalogue,
+            exploration=OnePlan(list(FAMILIES), plan.stem, written, times),
+            make_world=partial(world_for, access=access),
+            seeds=[],
+            watcher=progress,
+        ).run()
+    return _tell(result, directory, None, as_json)
 
 
 # --- check and report -----------------------------------------------------------------------------------------------

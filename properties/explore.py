@@ -110,7 +110,7 @@ FURTHER_PLANS = {"ci": ("smoke",), "nightly": ("smoke", "ci")}
 """Folders of further plans, and the profiles that do without them."""
 
 
-def directed_plans(family: str, profile: str = "nightly") -> list[tuple[str, Plan]]:
+def directed_plans(family: str, profile: str = "ci") -> list[tuple[str, Plan]]:
     """The committed plans of a family for a profile, by name: ``fixtures/plans/FAMILY-*.json``.
 
     Those in ``fixtures/plans/ci`` are for all profiles but ``smoke``: each aims at a defect that clients in wide use
