@@ -32,7 +32,7 @@ def test_settings_defects_and_notes_are_told_with_the_lines_they_are_of() -> Non
     assert lines["binds"] == ""
     assert "(default false)" in lines["Pulsar 2.8 to 4.0"]
     assert "(default true)" in lines["Pulsar 4.2"]
-    assert "no fix in this line" in lines["broken in 2.8 to 4.2"]
+    assert "no fixed version known" in lines["broken in 2.8 to 4.2"]
     lines = told("KEYSHARED-01")
     assert "fixed in 2.8.3" in lines["broken in 2.8"]
     assert "PIP-379" in lines["note on 4.0, 4.2"]

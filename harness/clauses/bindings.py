@@ -87,5 +87,5 @@ def _row(clause: Clause, found: RequirementSet, version: str) -> Row:
 
 
 def _told(entry: Defect) -> str:
-    mended = f"fixed in {entry.fixed}" if entry.fixed else "no fix in this line"
+    mended = f"fixed in {entry.fixed}" if entry.fixed else "no fixed version known"
     return f"{entry.why} ({entry.source}; {mended})"

@@ -120,7 +120,7 @@ class RequirementSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             return True, ""
         if exemption.setting:
             default = self.defaults[exemption.setting]
-            if configuration.get(exemption.setting, default).lower() == exemption.value:
+            if _same(configuration.get(exemption.setting, default), exemption.value):
                 return True, ""
         return False, f"Pulsar {self.line}: {self.terms(exemption)}"
 
@@ -149,6 +149,14 @@ class RequirementSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def notes_of(self, clause: str) -> list[Note]:
         """How this line keeps a clause, where it does so in a way of its own."""
         return [entry for entry in self.notes if clause in entry.clauses]
+
+
+def _same(value: str, wanted: str) -> bool:
+    """Whether two settings say the same: ``True`` is ``true``, ``1`` is ``1.0``."""
+    try:
+        return float(value) == float(wanted)
+    except ValueError:
+        return value.strip().lower() == wanted
 
 
 def version_key(version: str) -> tuple[int, ...]:
