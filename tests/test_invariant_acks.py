@@ -168,6 +168,26 @@ CASES[("C6", "acked-message-came-back")] = (
 )
 
 
+def fault(kind: str, **columns: Any) -> Story:
+    return lambda history: history.add(layer="fault", kind=kind, fault="{}", **columns) and None
+
+
+def unloaded(history: ConsumerHistory) -> None:
+    """The topic is unloaded: its consumer is closed by the broker, and comes back on the same connection."""
+    fault("unload", topic=TOPIC)(history)
+    history.wire("CLOSE_CONSUMER", to="client", request_id=500)
+    history.wait(2 * SECOND)
+    history.subscribe()
+    history.flow(10)
+
+
+a_while = step("wait", 2 * SECOND)
+CASES[("MARKDEL-04", "acked-message-came-back")] = (
+    story(got(0, 1), acked(0), a_while, unloaded, got(0, 1)),
+    story(got(0, 1), acked(0), a_while, unloaded, got(1)),
+)
+
+
 def members(*sets: int | None, frame: int | None = None) -> Story:
     def tell(history: ConsumerHistory) -> None:
         history.consumer("c", "shared")
@@ -326,6 +346,110 @@ def test_a_crash_soon_after_the_ack_decides_nothing() -> None:
     results = judge(history, *acks.INVARIANTS)
     assert names(results) == set()
     assert results["C6"].undecided
+
+
+@pytest.mark.parametrize(
+    ("between", "found"),
+    [
+        ((), False),
+        ((step("wait", 2 * SECOND), acked(1)), True),
+        ((step("wait", SECOND), acked(1)), False),
+        ((step("wait", 2 * SECOND), acked(0)), False),
+    ],
+)
+def test_an_ack_outlives_a_crash_when_the_cursor_was_written_since(between: tuple[Story, ...], found: bool) -> None:
+    """At most one write a second: the first change a second later writes everything before it, too."""
+    history = ConsumerHistory()
+    story(got(0, 1, 2), acked(0), *between, step("wait", 2 * SECOND), crash, again(0, 1, 2))(history)
+    results = judge(history, *acks.INVARIANTS)
+    assert (("C6", "acked-message-came-back") in names(results)) is found
+    assert bool(results["C6"].judged) is found
+    assert results["C6"].undecided
+
+
+def test_an_ack_that_a_paused_broker_cannot_have_read_is_not_settled() -> None:
+    history = ConsumerHistory()
+    paused, resumed = fault("broker_pause"), fault("broker_resume")
+    story(got(0, 1), paused, acked(0), step("wait", 5 * SECOND), resumed)(history)
+    history.closed()
+    history.subscribe(conn=2)
+    history.flow(10, conn=2)
+    got(0, 1, conn=2)(history)
+    assert names(judge(history, *acks.INVARIANTS)) == set()
+
+
+def test_what_a_deleted_subscription_was_told_is_forgotten() -> None:
+    history = ConsumerHistory()
+    deleted = fault("delete_subscription", topic=TOPIC, subscription=SUBSCRIPTION)
+    story(got(0, 1), acked(0), cursor(1, 0), a_while, deleted, again(0, 1), cursor(None, None))(history)
+    assert names(judge(history, *acks.INVARIANTS)) == set()
+
+
+def test_a_fault_on_another_topic_or_another_subscription_excuses_nothing() -> None:
+    history = ConsumerHistory()
+    elsewhere = fault("delete_subscription", topic="persistent://public/default/other")
+    another = fault("delete_subscription", topic=TOPIC, subscription="another")
+    story(got(0, 1), acked(0), a_while, elsewhere, another, again(0, 1))(history)
+    assert names(judge(history, *acks.INVARIANTS)) == {("ACK-25", "acked-message-came-back")}
+
+
+@pytest.mark.parametrize("kind", ["unload", "unload_namespace", "broker_stop"])
+def test_the_mark_delete_position_is_kept_when_a_topic_is_given_up_in_good_order(kind: str) -> None:
+    history = ConsumerHistory()
+    story(got(0, 1), acked(0, 1), cursor(1, 1), fault(kind), fault("broker_ready"), cursor(1, 0))(history)
+    assert names(judge(history, *acks.INVARIANTS)) == {
+        ("C2", "mark-delete-went-back"),
+        ("MARKDEL-04", "mark-delete-went-back"),
+    }
+
+
+def test_samples_whose_order_is_not_known_are_not_compared() -> None:
+    """Two questions under way at once may have been answered in either order."""
+    history = ConsumerHistory()
+    story(got(0, 1), acked(0, 1))(history)
+    asked = len(history.events) * 1_000_000
+    cursor(1, 1)(history)
+    cursor(1, 0, asked_ns=asked - 1)(history)
+    assert names(judge(history, *acks.INVARIANTS)) == set()
+    later = asked + 5_000_000
+    history.wait(10)
+    cursor(1, 0, asked_ns=later)(history)
+    assert names(judge(history, *acks.INVARIANTS)) == {("C2", "mark-delete-went-back")}
+
+
+def test_a_sample_that_a_crash_came_in_between_is_not_compared() -> None:
+    history = ConsumerHistory()
+    story(got(0, 1), acked(0, 1), long_ago, cursor(1, 1), long_ago)(history)
+    asked = history.events[-1].time_ns + 1
+    crash(history)
+    cursor(1, 0, asked_ns=asked)(history)
+    assert names(judge(history, *acks.INVARIANTS)) == set()
+
+
+def test_a_position_seen_after_one_crash_outlives_the_next() -> None:
+    history = ConsumerHistory()
+    ready = fault("broker_ready")
+    story(got(0, 1), acked(0, 1), crash, ready, cursor(1, 0), crash, ready, cursor(None, None))(history)
+    assert names(judge(history, *acks.INVARIANTS)) == {("C3", "crash-lost-too-much")}
+
+
+def test_an_ack_before_a_crash_need_not_move_the_mark_after_it() -> None:
+    history = ConsumerHistory()
+    story(got(0, 1), acked(0, 1), crash, fault("broker_ready"), step("wait", 3 * SECOND))(history)
+    history.quiescent()
+    cursor(1, 0, backlog=1)(history)
+    history.entry(1, 0)
+    history.entry(1, 1)
+    history.log_end()
+    assert names(judge(history, *acks.INVARIANTS)) == set()
+
+
+def test_a_backlog_quota_may_skip_entries() -> None:
+    history = ConsumerHistory()
+    story(got(0, 1), acked(0), fault("backlog_quota"), cursor(1, 1), end(0, 1))(history)
+    results = judge(history, *acks.INVARIANTS)
+    assert names(results) == set()
+    assert results["C4"].undecided
 
 
 def test_an_ack_that_may_have_been_lost_with_its_connection_excuses_a_redelivery() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.history.event import Event
-from harness.invariants.faults import HARMLESS, RELOADS, RESTORING
+from harness.invariants.faults import HARMLESS, RESTORING
 
 
 def calm_or_storm(event: Event) -> bool:
@@ -24,7 +24,6 @@ class Calm:
     def __init__(self) -> None:
         self.faulty = False
         self.drained = False
-        self.crashes = 0
         self.last_fault = -1
         self.drained_at = -1
         self.healed_ns = 0
@@ -46,5 +45,4 @@ class Calm:
             self.faulty = self.faulty or event.kind not in RESTORING
             self.drained = False
             self.last_fault = event.index
-            self.crashes += event.kind in RELOADS
         return False

@@ -185,7 +185,9 @@ class Connection(Invariant[ConnectionState]):
 
     def _broker_rules(self, state: ConnectionState, event: Event) -> Iterator[Anomaly]:
         request = event.request_id
-        if event.kind == "CLOSE_PRODUCER" and event.extra.get("direction") == "to_client":
+        downward = event.extra.get("direction") == "to_client"
+        refused = event.kind == "ERROR" and event.extra.get("request") == "PRODUCER"
+        if downward and (event.kind == "CLOSE_PRODUCER" or refused):
             state.expelled.add(event.extra.get("producer_id"))
         if event.extra.get("direction") == "to_broker":
             if event.kind == "PING":
@@ -219,7 +221,7 @@ class Connection(Invariant[ConnectionState]):
         elif event.kind in ("SUCCESS", "ERROR") and request in state.closing:
             asked = state.closing.pop(request)
             if event.kind == "ERROR" and asked.extra.get("producer_id") in state.expelled:
-                return  # The broker had closed it itself: it knows no such producer any more.
+                return  # The broker had refused it or closed it itself: it knows no such producer.
             if event.kind == "ERROR":
                 yield state.anomaly(
                     "PCLOSE-05", "close-refused", f"CLOSE_PRODUCER was answered with {event.error}",

@@ -260,7 +260,7 @@ class Redelivery(Invariant[RedeliveryState]):
                 name="count-kept-over-a-restart",
                 clause="Q1",
                 key=key,
-                witness=tuple(index for index in (restart.down, restart.ready) if index is not None) + (event.index,),
+                witness=(restart.ready or 0, event.index),
                 message=f"entry {position}: count {value}, but since the broker was started again it was asked for "
                 f"{restart.limit(session.subscription, position)} times",
             )

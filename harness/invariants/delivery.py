@@ -10,6 +10,7 @@ from harness.invariants.dispatch import Completeness, MessageContent, SharedDisp
 from harness.invariants.handover import Handover, OneIdentity
 from harness.invariants.lifecycle import Farewell, SeekEffect, SessionDiscipline
 from harness.invariants.refusal import Refusal
+from harness.invariants.subscription_kept import SubscriptionKept
 
 INVARIANTS: tuple[Invariant[Any], ...] = (
     BrokerCredit(),
@@ -24,4 +25,5 @@ INVARIANTS: tuple[Invariant[Any], ...] = (
     Farewell(),
     SeekEffect(),
     Refusal(),
+    SubscriptionKept(),
 )

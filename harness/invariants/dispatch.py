@@ -253,6 +253,7 @@ class SharedDispatchState(FoldState):
         self.sessions = Sessions("tap.broker")
         self.pools: dict[str, Pool] = {}
         self.evicted = False
+        self.reloaded = False
         self.calm = Calm()
         self.suspicions: list[Suspicion] = []
 
@@ -283,8 +284,10 @@ class SharedDispatch(Invariant[SharedDispatchState]):
             return
         if event.kind == "CONNECTION_CLOSED" or event.layer == "fault":
             state.evicted |= evicts(event)
+            reloaded = reloads(event, state.key[0])
+            state.reloaded |= reloaded
             for name, pool in state.pools.items():
-                if event.kind == "CONNECTION_CLOSED" or reloads(event, state.key[0]):
+                if event.kind == "CONNECTION_CLOSED" or reloaded:
                     pool.changes.append(event.index)
                 pool.moved |= deletes(event, state.key[0], name)
             return
@@ -404,7 +407,7 @@ class SharedDispatch(Invariant[SharedDispatchState]):
 
     def finish(self, state: SharedDispatchState) -> Iterable[Anomaly]:
         for suspicion in state.suspicions:
-            if state.calm.crashes or any(session.lost for session in suspicion.sessions):
+            if state.reloaded or any(session.lost for session in suspicion.sessions):
                 state.undecided.append(
                     Undecided(
                         clause=suspicion.anomaly.clause,

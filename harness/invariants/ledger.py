@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from harness.history.event import Event
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
+from harness.invariants.faults import PROCESS
 from harness.invariants.producer_fold import volatile
 from harness.invariants.sends import SendBooks
 from harness.invariants.sequence import is_chunk, members, position
@@ -18,7 +19,9 @@ Content = tuple[str | None, ...]
 class LedgerState(FoldState):
     """Entries of the final read; per id what the first frame said, and what the application said before any frame."""
 
-    __slots__ = ("books", "claims", "complete", "contents", "entries", "payloads", "sends")
+    __slots__ = (
+        "books", "claims", "complete", "contents", "down", "entries", "former", "newest", "payloads", "ready", "sends",
+    )  # fmt: skip
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)
@@ -29,10 +32,18 @@ class LedgerState(FoldState):
         self.sends: dict[str | None, Unanswered] = {}
         self.contents: dict[tuple[int, int], tuple[Content, bool, Event]] = {}
         self.claims: list[tuple[tuple[int, int], int | None, str, Event]] = []
+        self.newest: Event | None = None
+        """The receipt of the highest ledger so far; ``former``: that one when the process last went down."""
+        self.former: Event | None = None
+        self.down = False
+        self.ready: int | None = None
 
 
 class Ledger(Invariant[LedgerState]):
-    """Positions as the broker stored, announced and delivered them (LEDGER-01, -03, -04)."""
+    """Positions as the broker stored, announced and delivered them (LEDGER-01, -03, -04).
+
+    A ledger that a broker finds when it starts is closed: what is sent to the new process goes to a higher one.
+    """
 
     name = "ledger-positions"
     family = "receipts"
@@ -48,11 +59,17 @@ class Ledger(Invariant[LedgerState]):
         )
         return (event.topic,) if wanted else None
 
+    def broadcast(self, event: Event) -> bool:
+        return event.layer == "fault" and event.kind in PROCESS
+
     def start(self, key: Key) -> LedgerState:
         return LedgerState(key)
 
     def step(self, state: LedgerState, event: Event) -> Iterator[Anomaly]:
         at = position(event)
+        if event.layer == "fault":
+            self._process(state, event)
+            return
         if event.kind == "LOG_END":
             state.complete = bool(event.extra.get("complete"))
         elif event.layer == "api":
@@ -63,6 +80,8 @@ class Ledger(Invariant[LedgerState]):
             sent = state.sends.setdefault(event.producer, Unanswered()).answered(event)
             if sent is None or at is None or sent.frame.extra.get("checksum_ok") is False:
                 return
+            if not sent.contested:
+                yield from self._moved_on(state, sent.frame, event)
             if sent.contested:
                 state.undecided.append(
                     Undecided(clause="LEDGER-04", key=state.key, reason=CONTESTED, witness=(event.index,))
@@ -74,6 +93,27 @@ class Ledger(Invariant[LedgerState]):
                 state.entries.append((at, event.index))
             if event.extra.get("checksum_ok") is not False:
                 yield from self._content(state, at, event, event)
+
+    @staticmethod
+    def _process(state: LedgerState, event: Event) -> None:
+        if event.kind in ("broker_kill", "broker_stop") and not state.down:
+            state.former, state.down, state.ready = state.newest, True, None
+        elif event.kind == "broker_ready" and state.down:
+            state.down, state.ready = False, event.index
+
+    @staticmethod
+    def _moved_on(state: LedgerState, frame: Event, receipt: Event) -> Iterator[Anomaly]:
+        former, ledger = state.former, receipt.ledger_id or 0
+        if former is not None and state.ready is not None and frame.index > state.ready:
+            state.judged["LEDGER-03"] += 1
+            if ledger <= (former.ledger_id or 0):
+                yield Anomaly(
+                    name="old-ledger-after-a-restart", clause="LEDGER-03", key=state.key,
+                    message=f"the broker was started again and wrote to ledger {ledger}, not above {former.ledger_id}",
+                    witness=(former.index, state.ready, frame.index, receipt.index),
+                )  # fmt: skip
+        if state.newest is None or ledger > (state.newest.ledger_id or 0):
+            state.newest = receipt
 
     def _application(self, state: LedgerState, event: Event, at: tuple[int, int] | None) -> None:
         """What the application was told of an id; the payload of a send stands on its invocation only."""

@@ -9,6 +9,14 @@ from harness.invariants.connection import Connection
 from harness.invariants.core import Invariant
 from harness.invariants.frame_shape import FrameShape
 from harness.invariants.ledger import Ledger
+from harness.invariants.termination import Termination
 from harness.invariants.transmission import Transmission
 
-INVARIANTS: tuple[Invariant[Any], ...] = (FrameShape(), Transmission(), Completion(), Connection(), Ledger())
+INVARIANTS: tuple[Invariant[Any], ...] = (
+    FrameShape(),
+    Transmission(),
+    Completion(),
+    Connection(),
+    Ledger(),
+    Termination(),
+)

@@ -158,7 +158,7 @@ class Refusal(Invariant[RefusalState]):
         for found in state.dropped:
             if state.crashed:
                 state.undecided.append(
-                    Undecided(clause=found.clause, key=state.key, reason="the broker was taken away", witness=found.witness)
+                    Undecided(clause=found.clause, key=state.key, reason="the broker went", witness=found.witness)
                 )
             else:
                 state.judged[found.clause] += 1

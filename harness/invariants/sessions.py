@@ -15,7 +15,9 @@ _READ = frozenset({"SUBSCRIBE", "FLOW", "MESSAGE", "ERROR", "CLOSE_CONSUMER", "U
 class Session:
     """One SUBSCRIBE on one connection. ``number`` counts the SUBSCRIBEs of that consumer id on that connection.
 
-    ``credit``: permits granted and not used, as this tap saw it. ``lost``: it did not end by the client's own close.
+    ``credit``: permits granted and not used, as this tap saw it. ``lost``: it did not end by the client's own close;
+    ``expelled``: the broker closed it. ``fresh``: no frame of an earlier session can follow its SUBSCRIBE at this tap,
+    because there was none on the connection or the broker's CLOSE_CONSUMER came after the last of them.
     """
 
     connection: str
@@ -32,6 +34,8 @@ class Session:
     ended: int | None = None
     ended_ns: int = 0
     lost: bool = False
+    expelled: bool = False
+    fresh: bool = True
     credit: int = 0
     first_flow: int | None = None
 
@@ -86,6 +90,7 @@ class Sessions:
         if event.kind in ("CLOSE_CONSUMER", "UNSUBSCRIBE") or refused:
             session.ended, session.ended_ns = event.index, event.time_ns
             session.lost = event.extra.get("direction") == "to_client"
+            session.expelled = session.lost and event.kind == "CLOSE_CONSUMER"
             return session
         return None
 
@@ -116,6 +121,7 @@ class Sessions:
             opened_ns=event.time_ns,
             request_id=event.request_id,
             number=before.number + 1 if before is not None else 0,
+            fresh=before is None or before.expelled,
         )
         self.current[address] = session
         self.all.append(session)

@@ -99,6 +99,7 @@ class _Extra(TypedDict, total=False):
     protocol_version: Number
     stored_size: Number
     backlog: Number
+    asked_ns: Number
     frame_digest: Text
     client_version: Text
     request: Text
