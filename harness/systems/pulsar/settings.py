@@ -166,6 +166,7 @@ def java_command(
     ``sharing``: the flags that use or make an archive of loaded classes.
     """
     if version.metadata_store == "zookeeper":
+        # Its port is the one that is open on every interface: it binds without a host, whatever it is told.
         metadata = ["--zookeeper-dir", str(directory / "zookeeper"), "--zookeeper-port", str(ports.zookeeper)]
     else:
         metadata = ["--metadata-dir", str(directory / "metadata")]

@@ -25,9 +25,12 @@ from harness.systems.pulsar.ports import HOST, Ports, free_block, listens, taken
 from harness.systems.pulsar.settings import JAVA_LOGGING, LOG4J, java_command, merged, standalone_conf
 from harness.systems.pulsar.start_failure import StartFailure, explain, telling_lines
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 90.0
 MESSAGE_TIMEOUT_S = 15.0
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 60.0
+TRAINING_END_S = 300.0
+"""Writing the archive takes ten seconds of a whole core."""
+
 PAUSE_TIMEOUT_S = 5.0
 POLL_S = 0.02
 PORT_ATTEMPTS = 3
@@ -60,7 +63,7 @@ class Standalone:
     ) -> None:
         self._installation = installation
         self._java = java
-        self._sharing = () if archive is None else (f"-XX:SharedArchiveFile={archive}",)
+        self._sharing: tuple[str, ...] = () if archive is None else (f"-XX:SharedArchiveFile={archive}",)
         self._directory = directory
         self._ports = ports
         self._settings = merged({}, settings)
@@ -72,7 +75,8 @@ class Standalone:
     def in_training(cls, installation: Installation, java: Java, archive: Path, directory: Path) -> Standalone:
         """A broker that writes the archive of the classes it has loaded when it ends in good order."""
         made = cls(installation, java, None, directory)
-        made._sharing = (f"-XX:ArchiveClassesAtExit={archive}",)
+        # It would name some thousand classes that cannot be in an archive.
+        made._sharing = (f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:cds*=error")
         return made
 
     @property
@@ -223,7 +227,9 @@ class Standalone:
             self._child.kill()
             await self._child.wait()
 
-    async def terminate(self) -> None:
+    async def terminate(self, timeout: float | None = None) -> None:
+        """See ``BrokerProcess``; ``timeout`` in seconds, None for the usual one."""
+        limit = STOP_TIMEOUT_S if timeout is None else timeout
         child = self._child
         if child is None or not child.alive():
             return
@@ -231,11 +237,11 @@ class Standalone:
         # A process that is stopped hears nothing else.
         _signal(child, signal.SIGCONT)
         try:
-            await asyncio.wait_for(child.wait(), STOP_TIMEOUT_S)
+            await asyncio.wait_for(child.wait(), limit)
         except TimeoutError as error:
             await self.kill()
             raise SetupError(
-                f"{self._name} does not end within {STOP_TIMEOUT_S:.0f} s of SIGTERM{self._last_words()}",
+                f"{self._name} does not end within {limit:.0f} s of SIGTERM{self._last_words()}",
                 "It was killed instead.",
             ) from error
 
@@ -293,7 +299,7 @@ async def training_start(installation: Installation, java: Java, archive: Path) 
         broker = Standalone.in_training(installation, java, unfinished, directory)
         try:
             await broker.start()
-            await broker.terminate()
+            await broker.terminate(TRAINING_END_S)
         finally:
             await broker.kill()
         if not unfinished.is_file():

@@ -63,9 +63,10 @@ def explain(log: str, version: str, *, full_disk: bool) -> Explanation:
 
 _FRAME = re.compile(r"\s+(at |\.\.\. |suppressed )|\s*\[wrapped\]\s*$")
 _TIME = re.compile(r"^\d\d:\d\d:\d\d\.\d+ ")
-# Every first start says the one, every later start the other, and every end the third.
+# Of classes that are not shared; what every first start says, every later start, and every end.
 _HARMLESS = re.compile(
-    r"okay if it is the first time|Ledger root path: /ledgers already exists|from the UncaughtExceptionHandler"
+    r"^\[[\d.]+s\]\[warning\]\[cds|okay if it is the first time|Ledger root path: /ledgers already exists"
+    r"|from the UncaughtExceptionHandler"
 )
 
 
