@@ -32,6 +32,7 @@ Status = Literal["known", "flaky"]
 
 _FIELDS = ("system", "client", "clause", "anomaly", "status", "reason")
 _LINE = re.compile(r"(\d+\.\d+)\.\d")
+_OF_A_LINE = re.compile(r"[^@]+@\d+\.\d+")
 _FLAKY = re.compile(r"flaky\s+(\d+)/(\d+)")
 _KNOWN = re.compile(rf"known(?:\s+from\s+({'|'.join(PROFILE_NAMES)}))?")
 _FORM = "system | client | clause | anomaly | known (or: known from ci, flaky 7/20) | reason"
@@ -173,5 +174,7 @@ def check_names(
             raise UsageError(f"{entry.place}: there is no clause {entry.clause!r}; `starquake clauses` lists them")
         if entry.client != "*" and entry.client.split("@", 1)[0] not in clients:
             raise UsageError(f"{entry.place}: there is no client {entry.client!r}; `starquake clients list` lists them")
-        if entry.system != "*" and entry.system not in systems and not names_a_system(entry.system):
+        # A line is not run itself; its first version may be.
+        first = f"{entry.system}.0" if _OF_A_LINE.fullmatch(entry.system) else entry.system
+        if entry.system != "*" and entry.system not in systems and not names_a_system(first):
             raise UsageError(f"{entry.place}: there is no system {entry.system!r}; `starquake systems list` lists them")

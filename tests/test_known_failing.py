@@ -71,6 +71,14 @@ def test_entries_that_cannot_match_are_refused() -> None:
         check_names(entries, ["DEDUP-02", "ACK-01"], ["reference"])
 
 
+def test_a_release_line_may_be_named_and_what_is_none_may_not() -> None:
+    for name in ("pulsar", "pulsar@2.10", "pulsar@2.10.5"):
+        check_names(parse(f"{name} | * | ACK-01 | lost | known | why", "k"), ["ACK-01"], [])
+    for name in ("pulsa@2.10", "pulsar@2", "pulsar@old", "python@3.13"):
+        with pytest.raises(UsageError, match="there is no system"):
+            check_names(parse(f"{name} | * | ACK-01 | lost | known | why", "k"), ["ACK-01"], [])
+
+
 def test_a_missing_file_is_the_users_matter(tmp_path) -> None:
     with pytest.raises(UsageError, match="cannot read the known-failing list"):
         read(tmp_path / "none.txt")
