@@ -57,7 +57,8 @@ SYSTEMS = {
     "mutant:NAME": "the simulated pair with one part deliberately broken; `starquake mutants` names them",
     "pulsar@VERSION": "a real broker on 127.0.0.1, any release from 2.8.0 on; those below are pinned",
     "docker:IMAGE": "a standalone Pulsar in a container, as docker:apachepulsar/pulsar:4.0.7 (the extra docker)",
-    "pulsar[+ssl]://HOST:PORT[,http[s]://HOST:PORT]": "a broker that runs already; --client-conf has token and TLS",
+    "pulsar://HOST:PORT[,http://HOST:PORT]": "a broker that runs already; --client-conf has its token",
+    "pulsar+ssl://HOST:PORT[,https://HOST:PORT]": "the same through TLS; --client-conf has the certificates",
 }
 
 MOST_TIMES = 10_000

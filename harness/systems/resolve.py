@@ -14,7 +14,8 @@ KNOWN = (
     "mutant:NAME",
     "pulsar@VERSION",
     "docker:IMAGE",
-    "pulsar[+ssl]://HOST:PORT[,http[s]://HOST:PORT]",
+    "pulsar://HOST:PORT[,http://HOST:PORT]",
+    "pulsar+ssl://HOST:PORT[,https://HOST:PORT]",
 )
 # Named in the documentation, so that asking for them is no typing mistake.
 PLANNED = ("rocketmq-reference", "rocketmq@", "rocketmq://")
