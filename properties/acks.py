@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from properties.machine import FamilyMachine
+from properties.machine import DISRUPTION, FamilyMachine
 
 
 class AcksMachine(FamilyMachine):
@@ -16,9 +16,10 @@ class AcksMachine(FamilyMachine):
         batched=st.booleans(),
         batch_index_ack=st.booleans(),
         queue=st.sampled_from([1, 5, 1_000]),
+        disruption=DISRUPTION,
     )
-    def start(self, type_: str, batched: bool, batch_index_ack: bool, queue: int) -> None:
-        self.begin()
+    def start(self, type_: str, batched: bool, batch_index_ack: bool, queue: int, disruption: int) -> None:
+        self.begin(disruption)
         self.type = type_
         self.options: dict[str, object] = {"queue": queue}
         if batch_index_ack and "batch_index_ack" in self.world.client.capabilities:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from properties.machine import FamilyMachine
+from properties.machine import DISRUPTION, FamilyMachine
 
 LARGE = st.sampled_from([70_000, 130_000, 200_000])
 
@@ -20,9 +20,10 @@ class ChunksMachine(FamilyMachine):
         compression=st.sampled_from(["", "", "zstd", "lz4"]),
         queue=st.sampled_from([1, 4, 100]),
         expire_ms=st.sampled_from([60_000, 1_500]),
+        disruption=DISRUPTION,
     )
-    def start(self, type_: str, compression: str, queue: int, expire_ms: int) -> None:
-        self.begin()
+    def start(self, type_: str, compression: str, queue: int, expire_ms: int, disruption: int) -> None:
+        self.begin(disruption)
         self.type = type_
         self.second = False
         self.consumer_options: dict[str, Any] = {"queue": queue}

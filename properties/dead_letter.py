@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from properties.machine import FamilyMachine
+from properties.machine import DISRUPTION, FamilyMachine
 
 NACK_DELAY_MS = 100
 QUIET_MS = 8 * NACK_DELAY_MS
@@ -16,10 +16,13 @@ class DeadLetterMachine(FamilyMachine):
     family = "dead_letter"
 
     @initialize(
-        limit=st.integers(1, 3), batched=st.sampled_from([False, False, True]), queue=st.sampled_from([1, 10, 1_000])
+        limit=st.integers(1, 3),
+        batched=st.sampled_from([False, False, True]),
+        queue=st.sampled_from([1, 10, 1_000]),
+        disruption=DISRUPTION,
     )
-    def start(self, limit: int, batched: bool, queue: int) -> None:
-        self.begin()
+    def start(self, limit: int, batched: bool, queue: int, disruption: int) -> None:
+        self.begin(disruption)
         self.limit = limit
         self.queue = queue
         self.second = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from properties.machine import FamilyMachine
+from properties.machine import DISRUPTION, FamilyMachine
 
 FIRST_ID = 1
 
@@ -24,9 +24,9 @@ class DedupMachine(FamilyMachine):
         self.next_id = {"p0": FIRST_ID, "p1": 1_000}
         self.open: set[str] = set()
 
-    @initialize(dedup=st.sampled_from([True, True, True, False]), chunking=st.booleans())
-    def start(self, dedup: bool, chunking: bool) -> None:
-        self.begin(dedup=dedup)
+    @initialize(dedup=st.sampled_from([True, True, True, False]), chunking=st.booleans(), disruption=DISRUPTION)
+    def start(self, dedup: bool, chunking: bool, disruption: int) -> None:
+        self.begin(disruption, dedup=dedup)
         self.chunking = chunking
         self.do("consumer", "c0", topic=0, subscription="s", type="exclusive")
         self.register("p0")

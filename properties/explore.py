@@ -64,12 +64,12 @@ class _HaltingWorld:
     """The parts of a world that the machines use."""
 
     def __init__(self, world: World) -> None:
-        self.system, self.client = world.system, world.client
+        self.system, self.client, self.lanes = world.system, world.client, world.lanes
         self._world = world
 
-    def open(self, plan: Plan | None = None) -> Session:
+    def open(self, plan: Plan | None = None, *, alone: bool = False) -> Session:
         try:
-            return _HaltingSession(self._world.open(plan))
+            return _HaltingSession(self._world.open(plan, alone=alone))
         except Exception as error:
             raise _Halt(error) from error
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from harness.worlds.plan import Fault, Operation, Plan, ScheduledFault
 from harness.worlds.world import Outcome, Session, World
@@ -43,6 +43,25 @@ HARD_TOXICS = st.one_of(
 
 STREAMS = st.sampled_from(["upstream", "downstream"])
 
+RESTLESS_ONE_IN = 40
+"""Examples of which one restarts the broker, under wall time: it costs seconds, and nobody else can go on meanwhile."""
+
+DISRUPTION = st.sampled_from(range(RESTLESS_ONE_IN))
+"""Drawn at the start of each example, see ``FamilyMachine.begin``."""
+
+CALM_BELOW = {True: RESTLESS_ONE_IN - RESTLESS_ONE_IN // 5, False: RESTLESS_ONE_IN - 1}
+"""From which draw on an example restarts the broker; by whether the world is quick with it."""
+
+
+def may_disrupt(machine: FamilyMachine) -> bool:
+    """Whether the example has the broker for itself."""
+    return machine.restless
+
+
+def has_admin(machine: FamilyMachine) -> bool:
+    """Whether the system has an admin service that could be told anything."""
+    return "admin" in machine.world.system.capabilities
+
 
 class FamilyMachine(RuleBasedStateMachine):
     """Base of the families. ``world`` and ``conclude`` are bound by :func:`bind` before Hypothesis makes instances."""
@@ -57,13 +76,20 @@ class FamilyMachine(RuleBasedStateMachine):
         self.session: Session | None = None
         self.sent = 0
         self.softened = False
+        self.restless = False
 
     # --- what rules use ------------------------------------------------------------------------------------------
 
-    def begin(self, **topic_options: Any) -> None:
-        """Open the session; called by each family's initialize rule, which draws the topic's options."""
+    def begin(self, disruption: int, **topic_options: Any) -> None:
+        """Open the session; called by each family's initialize rule, which draws the topic's options.
+
+        ``disruption`` is drawn from ``DISRUPTION``: some examples have the broker for themselves, and restart it. In a
+        world of one lane, which has no wall time, a restart costs nothing.
+        """
         self.plan.topic_options = topic_options
-        self.session = self.world.open(self.plan)
+        able = "process_faults" in self.world.system.capabilities
+        self.restless = able and disruption >= CALM_BELOW[self.world.lanes == 1]
+        self.session = self.world.open(self.plan, alone=self.restless)
 
     def do(self, verb: Any, handle: str, *, client: Any = "a", wait: Any = True, **params: Any) -> None:
         """Append an operation to the plan and carry it out."""
@@ -114,6 +140,39 @@ class FamilyMachine(RuleBasedStateMachine):
         self.busy()
         self.do("settle", "", ms=ms)
         self.inject("untoxic", toxic=kind, stream=stream)
+
+    # --- faults of the broker itself -----------------------------------------------------------------------------
+
+    @precondition(may_disrupt)
+    @rule(kind=st.sampled_from(["broker_kill", "broker_kill", "broker_stop"]), settle=st.sampled_from([0, 0, 300]))
+    def restart(self, kind: str, settle: int) -> None:
+        """Down and up again, with traffic under way and in the meantime."""
+        self.busy()
+        if settle:
+            self.do("settle", "", ms=settle)
+        self.inject(kind)
+        self.busy()
+        self.inject("broker_start")
+
+    @precondition(may_disrupt)
+    @rule(ms=st.sampled_from([200, 1_500]))
+    def pause(self, ms: int) -> None:
+        self.busy()
+        self.inject("broker_pause", ms=ms)
+        self.busy()
+        self.do("settle", "", ms=ms + 100)
+
+    @precondition(has_admin)
+    @rule(kind=st.sampled_from(["unload", "unload", "unload_namespace"]))
+    def unload(self, kind: str) -> None:
+        self.busy()
+        self.inject(kind)
+        self.busy()
+
+    @precondition(has_admin)
+    @rule()
+    def observe(self) -> None:
+        self.do("observe", "")
 
     def produce(self, handle: str, **options: Any) -> None:
         """A new producer with one message acknowledged.

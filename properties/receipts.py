@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from properties.machine import FamilyMachine
+from properties.machine import DISRUPTION, FamilyMachine
 
 PRODUCER_OPTIONS = st.fixed_dictionaries(
     {},
@@ -24,9 +24,9 @@ PRODUCER_OPTIONS = st.fixed_dictionaries(
 class ReceiptsMachine(FamilyMachine):
     family = "receipts"
 
-    @initialize(options=PRODUCER_OPTIONS)
-    def start(self, options: dict[str, Any]) -> None:
-        self.begin()
+    @initialize(options=PRODUCER_OPTIONS, disruption=DISRUPTION)
+    def start(self, options: dict[str, Any], disruption: int) -> None:
+        self.begin(disruption)
         self.producers = ["p0"]
         self.do("consumer", "c0", topic=0, subscription="s", type="exclusive")
         self.produce("p0", **options)

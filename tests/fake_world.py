@@ -165,7 +165,7 @@ class FakeWorld:
     def stop(self) -> None:
         self.running = False
 
-    def open(self, plan: Plan | None = None) -> FakeSession:
+    def open(self, plan: Plan | None = None, *, alone: bool = False) -> FakeSession:
         return FakeSession(self)
 
 

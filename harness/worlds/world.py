@@ -80,8 +80,11 @@ class World(Protocol):
     def stop(self) -> None:
         """Stop everything this world started. Idempotent."""
 
-    def open(self, plan: Plan | None = None) -> Session:
-        """A session on fresh topics; only ``plan.topic_options`` is looked at."""
+    def open(self, plan: Plan | None = None, *, alone: bool = False) -> Session:
+        """A session on fresh topics, by ``plan.topic_options``.
+
+        A plan that needs the broker alone waits for it; ``alone`` says so of one whose steps are not known yet.
+        """
 
 
 def run_plan(world: World, plan: Plan) -> Outcome:
