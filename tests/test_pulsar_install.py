@@ -274,7 +274,7 @@ def test_a_version_the_registry_lacks_names_those_that_can_be_had(machine: Machi
     )
     with pytest.raises(SetupError, match=r"pulsar@2\.8\.99 cannot be had: Maven's registry does not have") as caught:
         made(UNPINNED)
-    assert "known to start: 4.0.7" in caught.value.mend
+    assert "known to start, are: 4.0.7." in caught.value.mend
     assert machine.kept() == [".2.8.99.lock"]
 
 

@@ -82,13 +82,10 @@ async def _run(
     try:
         await run_maven(maven, java, arguments, directory, on_line)
     except MavenFailed as error:
-        if error.missing:
-            known = ", ".join(map(str, pinned_versions()))
-            raise SetupError(
-                f"pulsar@{version} cannot be had: {error.problem}",
-                f"These are pinned and known to start: {known}. If you use a mirror, it may lack what Central has.",
-            ) from error
-        raise SetupError(f"pulsar@{version} cannot be fetched: {error.problem}", error.mend) from error
+        what = "cannot be had" if error.missing else "cannot be fetched"
+        listed = pinned_versions()
+        others = "" if version in listed else f" Pinned, and known to start, are: {', '.join(map(str, listed))}."
+        raise SetupError(f"pulsar@{version} {what}: {error.problem}", f"{error.mend}{others}") from error
 
 
 def _described(listed: str, directory: Path) -> Iterable[Jar]:

@@ -22,6 +22,8 @@ TOLD_LINES = 6
 MEND = "Install it (apt-get install maven), or set MAVEN_HOME to one that is there."
 NETWORK = "Check the network, and the proxies and mirrors in ~/.m2/settings.xml; then try again."
 
+MIRROR = "If ~/.m2/settings.xml names a mirror, it may lack what Maven Central has."
+
 _MISSING = re.compile(r"(?:Could not find artifact|Failure to find) (\S+?:\S+?:\S+?:\S+?)[ ,]")
 _MISSING_CACHED = re.compile(r"(\S+?:\S+?:\S+?:\S+?) was not found in \S+ during a previous attempt")
 _UNREACHABLE = re.compile(r"Could not transfer (?:artifact|metadata) .*", re.IGNORECASE)
@@ -94,7 +96,7 @@ def failure(lines: Sequence[str], status: int) -> MavenFailed:
     text = "\n".join(lines)
     missing = tuple(dict.fromkeys([*_MISSING.findall(text), *_MISSING_CACHED.findall(text)]))
     if missing:
-        return MavenFailed(f"Maven's registry does not have {', '.join(missing[:5])}", NETWORK, missing)
+        return MavenFailed(f"Maven's registry does not have {', '.join(missing[:5])}", MIRROR, missing)
     if _FULL_DISK in text:
         return MavenFailed("Maven cannot write: no space left on device", "Free some space (its files are in ~/.m2).")
     if unreachable := _UNREACHABLE.search(text):
