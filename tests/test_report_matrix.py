@@ -157,6 +157,16 @@ def test_a_terminal_has_one_line_for_each_of_many_pairs() -> None:
     assert re.search(r"pulsar@2\.8\.0 +python +4 +1 +3", out.getvalue())
 
 
+def test_a_terminal_says_once_what_is_known_of_several_versions() -> None:
+    results = [one(version, KEPT_01="known") for version in VERSIONS]
+    for result in results:
+        result.cells[0].breaches = [Breach(anomaly="lost", runs=2, message="m", accepted="known", reason="issue 7")]
+    out = io.StringIO()
+    show(merge(results), Console(file=out, width=200))
+    (line,) = [line for line in out.getvalue().splitlines() if "issue 7" in line]
+    assert line == ("  known KEPT-01 lost pulsar@2.8.0, pulsar@2.10.5, pulsar@3.0.7, pulsar@4.0.7 x python: issue 7")
+
+
 @pytest.fixture
 def saved(tmp_path: Path, monkeypatch) -> list[str]:
     monkeypatch.chdir(tmp_path)

@@ -142,19 +142,27 @@ def show_witness(events: Sequence[Event], console: Console) -> None:
 
 
 def show_accepted(result: GateResult, console: Console) -> None:
-    """Known and flaky failures that did fail, one line each with their reason; and the stale entries."""
-    lines = [(cell, breach) for cell in result.cells for breach in cell.breaches if breach.accepted]
-    if lines:
+    """Known and flaky failures that did fail, one line each with their reason; and the stale entries.
+
+    What is accepted alike of several systems is one line, with the replay of the first of them.
+    """
+    alike: dict[tuple[str, str, str, str, str], list[Cell]] = {}
+    for cell in result.cells:
+        for breach in cell.breaches:
+            if breach.accepted:
+                said = f"{breach.accepted} {breach.rate}".strip()
+                alike.setdefault((said, cell.clause, breach.anomaly, cell.client, breach.reason), []).append(cell)
+    if alike:
         console.print()
         console.print("[bold]Known failures, seen again[/bold]")
     replays = {(one.clause, one.anomaly, one.system, one.client): one.replay for one in result.failures}
-    for cell, breach in lines:
-        rate = f" {breach.rate}" if breach.rate else ""
-        replay = replays.get((cell.clause, breach.anomaly, cell.system, cell.client))
+    for (said, clause, anomaly, client, reason), cells in alike.items():
+        systems = ", ".join(cell.system for cell in cells)
         console.print(
-            f"  [yellow]{breach.accepted}{rate}[/yellow] {cell.clause} {escape(breach.anomaly)}"
-            f" [dim]{escape(cell.system)} x {escape(cell.client)}:[/dim] {escape(breach.reason)}"
+            f"  [yellow]{said}[/yellow] {clause} {escape(anomaly)}"
+            f" [dim]{escape(systems)} x {escape(client)}:[/dim] {escape(reason)}"
         )
+        replay = replays.get((clause, anomaly, cells[0].system, client))
         if replay:
             console.print(f"    [cyan]{escape(replay)}[/cyan]", soft_wrap=True)
     for place in dict.fromkeys(place for cell in result.cells for place in cell.stale):
