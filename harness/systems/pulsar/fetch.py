@@ -23,7 +23,7 @@ AT_ONCE = 4
 TOLD_EVERY = 10
 """Jars between two lines of progress."""
 
-_SEEN = re.compile(r"(?:Downloaded from \S+: \S+/|Copying )([^/\s]+\.jar)\b")
+_DOWNLOADED = re.compile(r"Downloaded from \S+: \S+/([^/\s]+\.jar)\b")
 _LISTED = re.compile(r"^\s+([^\s:]+):([^\s:]+):jar(?::([^\s:]+))?:([^\s:]+):(?:compile|runtime)(?:\s|$)", re.MULTILINE)
 # What comes along and is of no use: natives of netty for other platforms than Linux, and the encryption of messages. Of
 # Bouncy Castle the provider is kept (a broker with a TLS port loads it), which is why it is not simply left out of the
@@ -102,7 +102,10 @@ def _described(listed: str, directory: Path) -> Iterable[Jar]:
 
 
 class _Count:
-    """Tells how many jars there are so far, from what Maven prints. ``expected`` None: any jar of any name counts."""
+    """Tells how many jars were downloaded so far; Maven says nothing of those that it had already.
+
+    ``expected`` None: a jar of any name counts.
+    """
 
     def __init__(self, progress: Progress, expected: set[str] | None) -> None:
         self._progress = progress
@@ -110,13 +113,13 @@ class _Count:
         self._seen: set[str] = set()
 
     def line(self, text: str) -> None:
-        for name in _SEEN.findall(text):
+        for name in _DOWNLOADED.findall(text):
             if name in self._seen or (self._expected is not None and name not in self._expected):
                 continue
             self._seen.add(name)
             if len(self._seen) % TOLD_EVERY == 0:
                 of = "" if self._expected is None else f" of {len(self._expected)}"
-                self._progress(f"{len(self._seen)}{of} jars")
+                self._progress(f"downloaded {len(self._seen)}{of} jars")
 
 
 def _write(directory: Path, text: str) -> None:
