@@ -23,7 +23,12 @@ PROTOCOL_VERSION = 19
 # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH of OpenSSL.
 _WRONG_NAME = frozenset({62, 64})
 _EXPIRED = 10
-_WANTS_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "HANDSHAKE_FAILURE", "UNKNOWN_CA")
+_OF_CERTIFICATES = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "HANDSHAKE_FAILURE", "UNKNOWN_CA")
+
+WANTS_CERTIFICATE = (
+    "It speaks TLS, and may want a certificate that it trusts: name tlsCertificateFilePath and tlsKeyFilePath in the"
+    " client configuration (--client-conf FILE)."
+)
 
 
 class HandshakeFailed(Exception):
@@ -143,10 +148,9 @@ def _without_tls(error: ssl.SSLError, host: str) -> HandshakeFailed:
             " (--client-conf FILE).",
         )
     reason = error.reason or str(error)
-    if any(word in reason for word in _WANTS_CERTIFICATE):
+    if any(word in reason for word in _OF_CERTIFICATES):
         return HandshakeFailed(
             f"the broker refuses us in the TLS handshake ({reason})",
-            "It may want a certificate that it trusts: name tlsCertificateFilePath and tlsKeyFilePath in the client"
-            " configuration (--client-conf FILE).",
+            WANTS_CERTIFICATE,
         )
     return HandshakeFailed(f"no TLS on this port ({reason})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-from harness.systems.handshake import HandshakeFailed, HandshakeRefused, handshake
+from harness.systems.handshake import WANTS_CERTIFICATE, HandshakeFailed, HandshakeRefused, handshake
 
 ASK_TIMEOUT_S = 2.0
 _MARKUP = (b"http/", b"<!doctype html", b"<html")
@@ -25,7 +25,7 @@ async def who_answers(host: str, port: int, *, tls: bool = False) -> str:
     if await _tls(host, port):
         if await _http(host, port, _unverified()):
             return "This is an HTTPS port; give the port of the binary protocol with TLS (6651)."
-        return "" if tls else f"This is a TLS port; give it as pulsar+ssl://{url}."
+        return WANTS_CERTIFICATE if tls else f"This is a TLS port; give it as pulsar+ssl://{url}."
     if tls and await _broker(host, port):
         return f"This port speaks the binary protocol without TLS; give it as pulsar://{url}."
     if await _http(host, port, None):
