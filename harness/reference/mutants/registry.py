@@ -8,11 +8,15 @@ import difflib
 from harness.reference.broker.parts import BrokerParts
 from harness.reference.client.parts import ClientParts
 from harness.reference.mutants import (
+    broker_admin,
+    broker_cursor,
     broker_delivery,
+    broker_durability,
     broker_session,
     broker_storage,
     client_chunks,
     client_consumer,
+    client_durability,
     client_producer,
     client_receipts,
     client_session,
@@ -31,11 +35,15 @@ MUTANTS: dict[str, Mutant] = {
         broker_storage,
         broker_delivery,
         broker_session,
+        broker_admin,
+        broker_durability,
+        broker_cursor,
         client_producer,
         client_receipts,
         client_chunks,
         client_consumer,
         client_session,
+        client_durability,
     )
     for mutant in module.MUTANTS
 }
