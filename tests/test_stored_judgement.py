@@ -26,7 +26,7 @@ from tests.test_invariants_never_raise import REAL, bend, drawn_event, real_hist
 TOLD = (
     "acks-batch-shared", "acks-key-shared", "acks-lost-cumulative", "acks-seek", "acks-unsubscribe",
     "chunks-interleaved", "chunks-nacked", "chunks-two-consumers", "dead_letter-mixed", "dedup-automatic-ids",
-    "receipts-timeout", *REAL,
+    "receipts-timeout", "receipts-topic-terminated", "acks-subscription-outlives-broker", *REAL,
 )  # fmt: skip
 
 

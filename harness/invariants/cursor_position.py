@@ -266,7 +266,7 @@ class CursorPosition(Invariant[CursorState]):
         if behind:
             following = behind[0]
             if following not in mark.acked.partial:
-                clause = "MARKDEL-01" if following[0] == final.position[0] else "MARKDEL-02"
+                clause = "MARKDEL-01" if final.position[0] in (NOTHING[0], following[0]) else "MARKDEL-02"
                 since = sure.since(following)
                 state.judged[clause] += 1
                 if since is not None:

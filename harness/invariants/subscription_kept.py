@@ -131,7 +131,7 @@ class SubscriptionKept(Invariant[KeptState]):
                 if kept.created < frame
                 and receipt.index < again
                 and receipt.time_ns < state.drained_ns - DISPATCH_NS
-                and not kept.acked.touched(position)
+                and not _acked_before(kept.acked, position, again)
             ]
             if not owed:
                 continue
@@ -146,3 +146,9 @@ class SubscriptionKept(Invariant[KeptState]):
                     message=f"{missing[0][0]} was stored while the subscription existed; it was never sent to it after "
                     "a consumer had subscribed again",
                 )
+
+
+def _acked_before(acked: Acknowledged, position: Position, index: int) -> bool:
+    """Whether the entry, or a part of it, was acked before that event."""
+    found = [at for at in (acked.since(position), acked.partial.get(position)) if at is not None]
+    return bool(found) and min(found) < index
