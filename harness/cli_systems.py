@@ -13,7 +13,7 @@ from rich.status import Status
 
 from harness.setup_error import SetupError
 from harness.systems.external import ExternalSystem
-from harness.systems.pulsar.install import ensure_installed, install, remove
+from harness.systems.pulsar.install import install, remove
 from harness.systems.pulsar.installation import find, installed_versions, versions_directory
 from harness.systems.pulsar.lock import pinned, pinned_versions
 from harness.systems.pulsar.version import PulsarVersion
@@ -111,13 +111,12 @@ def run_until_interrupted(spec: str, console: Console, show: Callable[[Address, 
 
 
 async def _run(spec: str, console: Console, show: Callable[[Address, str], None]) -> None:
-    system = resolve(spec)
+    told = Narrator(spec, console)
+    system = resolve(spec, progress=told)
     if isinstance(system, ExternalSystem):
         raise UsageError(f"{spec} is started by somebody else; `starquake systems list` names what can be started")
     try:
-        with Narrator(spec, console) as told:
-            if spec.startswith(PULSAR):
-                await ensure_installed(PulsarVersion.parse(spec.removeprefix(PULSAR)), told)
+        with told:
             told("starting")
             address = await system.start()
         show(address, system.version)

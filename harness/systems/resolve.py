@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from harness.systems.access import EXTERNAL, OPEN, Access
 from harness.systems.external import ExternalSystem, parse_address
 from harness.systems.lite import LiteSystem
@@ -23,10 +25,11 @@ PULSAR = "pulsar@"
 DOCKER = "docker:"
 
 
-def resolve(spec: str, access: Access = OPEN) -> System:
+def resolve(spec: str, access: Access = OPEN, progress: Callable[[str], None] = lambda text: None) -> System:
     """The system, not yet started. Raises ``UnknownSystem`` with what there is to choose from.
 
-    ``access`` is for the systems that somebody else runs; ours let everybody in.
+    ``access`` is for the systems that somebody else runs; ours let everybody in. ``progress`` is told what a
+    start takes its time for, where that is more than seconds.
     """
     if spec == "lite":
         return LiteSystem()
@@ -39,7 +42,7 @@ def resolve(spec: str, access: Access = OPEN) -> System:
         # Imported late: whoever runs another system needs nothing of it.
         from harness.systems.pulsar.system import PulsarSystem
 
-        return PulsarSystem(spec.removeprefix(PULSAR))
+        return PulsarSystem(spec.removeprefix(PULSAR), progress=progress)
     if spec.startswith(DOCKER) and spec != DOCKER:
         from harness.systems.docker import DockerSystem
 

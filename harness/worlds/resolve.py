@@ -37,4 +37,5 @@ def world_for(
     from harness.systems.resolve import resolve as resolve_system
     from harness.worlds.real import RealWorld
 
-    return RealWorld(resolve_system(system, access), resolve_client(client), history_dir=history_dir, progress=progress)
+    found = resolve_system(system, access, progress)
+    return RealWorld(found, resolve_client(client), history_dir=history_dir, progress=progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from harness.setup_error import SetupError
@@ -23,16 +24,20 @@ class PulsarSystem(System):
     """A broker on 127.0.0.1 with a data directory of its own that goes away on ``stop``.
 
     ``version`` as in ``4.0.7``; raises ``UnknownSystem`` for what is none. ``ports`` None: any free ones.
+    ``progress`` is told how an installation goes on.
     """
 
     protocol: Protocol = "pulsar"
 
-    def __init__(self, version: str, ports: Ports | None = None) -> None:
+    def __init__(
+        self, version: str, ports: Ports | None = None, progress: Callable[[str], None] = lambda text: None
+    ) -> None:
         self._version = PulsarVersion.parse(version)
         self.version = str(self._version)
         self.name = f"pulsar@{self.version}"
         self.capabilities = capabilities(configured({}), admin=True, process_faults=True)
         self._fixed_ports = ports
+        self._progress = progress
         self._broker: Standalone | None = None
         self._admin: PulsarAdmin | None = None
         self._java: Java | None = None
@@ -42,7 +47,7 @@ class PulsarSystem(System):
     async def start(self) -> Address:
         """Raises ``SetupError`` with what to do; nothing is left running then."""
         self._java = java = find_java(self._version)
-        installation = await ensure_installed(self._version, java=java)
+        installation = await ensure_installed(self._version, self._progress, java=java)
         return await self._start(installation, java)
 
     async def _start(self, installation: Installation, java: Java) -> Address:
