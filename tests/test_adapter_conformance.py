@@ -78,7 +78,11 @@ def rows_of(way, *checks):
 def test_an_adapter_of_few_capabilities_keeps_the_contract():
     rows = rows_of("none")
     assert [row for row in rows.values() if row.verdict == "fail"] == []
-    assert {check for check, row in rows.items() if row.verdict == "n/a"} == {"acknowledges_cumulatively", "seeks"}
+    assert {check for check, row in rows.items() if row.verdict == "n/a"} == {
+        "acknowledges_cumulatively",
+        "says_who_it_is",
+        "seeks",
+    }
 
 
 @pytest.mark.parametrize(
@@ -93,6 +97,7 @@ def test_an_adapter_of_few_capabilities_keeps_the_contract():
         ("invented_capability", "greets", "telepathy"),
         ("lenient", "refuses_malformed", "expected an error malformed"),
         ("ignores_options", "honours_capabilities", "expected an error unsupported"),
+        ("ignores_options", "says_who_it_is", "no CONNECT came"),
         ("blocks", "overlaps", "no answer to flush"),
         ("early_empty", "waits_for_messages", "took 0.0"),
         ("refs_from_one", "numbers_deliveries", "[1, 2, 3]"),

@@ -136,6 +136,7 @@ KNOWN = {
     "close": {"client", "producer", "consumer"},
 }
 CAPABLE = {
+    "auth",
     "batching",
     "chunking",
     "compression",

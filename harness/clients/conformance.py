@@ -27,6 +27,8 @@ from rich.table import Table
 from harness.clients.client import CAPABILITIES, CONTRACT_VERSION, FAIL_KINDS, MALFORMED, UNKNOWN_KINDS
 from harness.processes import ChildProcess
 from harness.setup_error import SetupError
+from harness.wire.frame import FrameDecoder
+from harness.wire.pulsar_pb2 import BaseCommand, CommandConnect
 
 HELLO_S = 20.0
 """How long an adapter may take to come up: a JVM on a busy machine needs seconds."""
@@ -127,6 +129,10 @@ class Talk:
         if identity not in self._answers:
             raise CheckFailed(f"it ended before it answered {what}: {self._child.logs_tail(5)}")
         return self._answers[identity]
+
+    def logs(self) -> str:
+        """What it wrote to stderr last."""
+        return self._child.logs_tail(1000)
 
     def answered(self, identity: int) -> bool:
         return identity in self._answers
@@ -514,6 +520,43 @@ async def reports_unreachable(talk: Talk) -> None:
     talk.refusal(await talk.end(begun, "producer", 15.0), "an unreachable broker", *(UNKNOWN_KINDS | FAIL_KINDS))
 
 
+async def says_who_it_is(talk: Talk) -> None:
+    """auth reaches the broker in CONNECT, and is neither logged nor repeated"""
+    secret = secrets.token_hex(16)
+    told: asyncio.Future[CommandConnect] = asyncio.get_running_loop().create_future()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        decoder = FrameDecoder()
+        while not told.done() and (data := await reader.read(4096)):
+            for frame in decoder.feed(data):
+                if frame.command.type == BaseCommand.CONNECT and not told.done():
+                    told.set_result(frame.command.connect)
+        writer.close()
+
+    await talk.hello()
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    try:
+        url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        auth = {"method": "token", "data": secret}
+        begun = await talk.begin("client", client="a", url=url, operation_timeout_ms=1500, auth=auth)
+        answer = await talk.end(begun, "client")
+        if answer.get("error", {}).get("kind") == "unsupported":
+            raise NotApplicable("auth")
+        talk.accepted(answer, "client with auth")
+        producing = await talk.begin("producer", client="a", producer="p", topic=talk.topic, name="n")
+        try:
+            connect = await asyncio.wait_for(told, PATIENCE_S)
+        except TimeoutError as error:
+            raise CheckFailed("no CONNECT came to the url of a client with auth") from error
+    finally:
+        server.close()
+    if (connect.auth_method_name, connect.auth_data) != ("token", secret.encode()):
+        raise CheckFailed(f"CONNECT said {connect.auth_method_name!r} and not the token that was given")
+    answer = await talk.end(producing, "producer", 15.0)
+    if secret in f"{answer}{talk.logs()}":
+        raise CheckFailed("it repeats the token, in an answer or in its log")
+
+
 async def ends(talk: Talk) -> None:
     """the end of stdin closes everything and exits with 0, whatever is in flight"""
     await talk.connect()
@@ -544,6 +587,7 @@ CHECKS: tuple[Callable[[Talk], Awaitable[None]], ...] = (
     seeks,
     closes,
     reports_unreachable,
+    says_who_it_is,
     ends,
 )
 
