@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from dataclasses import replace
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
@@ -113,6 +114,9 @@ def gate(
     report: Report = None,
     junit: Annotated[Path | None, typer.Option("--junit", help="A further copy of the JUnit file.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Base of all randomness (smoke draws nothing).")] = None,
+    explore: Annotated[
+        float | None, typer.Option("--explore", min=0, help="Seconds until drawn plans end [default: the profile's].")
+    ] = None,
     client_conf: ClientConf = None,
     as_json: Json = False,
 ) -> int:
@@ -142,7 +146,7 @@ def gate(
     request = Request(
         systems=systems,
         clients=clients,
-        profile=PROFILES[profile],
+        profile=PROFILES[profile] if explore is None else replace(PROFILES[profile], explore_seconds=explore),
         select=select,
         known=listed,
         report=directory,
