@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import replace
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
