@@ -14,7 +14,7 @@ from harness.invariants.dispatch import Completeness, SharedDispatch, SingleActi
 from harness.invariants.faults import DISTURBANCES, Interruptions, concerns
 from harness.invariants.final_read import Surroundings
 from harness.invariants.ledger import Ledger
-from harness.invariants.receipts import Answering, Durable
+from harness.invariants.receipts import Answering, ClientReceipts, Durable
 from harness.invariants.subscription_kept import SubscriptionKept
 from harness.invariants.termination import Termination
 from tests.consumer_history import CONSUMER, SECOND, SUBSCRIPTION, TOPIC, ConsumerHistory
@@ -126,6 +126,29 @@ def test_what_was_under_way_to_a_producer_that_the_broker_closed_need_not_be_ans
     history.wait(9 * SECOND)
     history.quiescent()
     assert names(judge(history, Answering())) == set()
+
+
+def test_what_was_sent_before_an_unload_is_not_waited_for_on_the_same_connection() -> None:
+    """Two copies of each frame on one connection: the receipts are those of the second (seen with Pulsar 4.0.7)."""
+    history = History()
+    history.registered()
+    sends = [history.invoke("send", producer="p", payload_digest=digest(text), actor="p0") for text in "ab"]
+    for again in (False, True):
+        if again:
+            fault(history, "unload", topic=TOPIC)
+            history.both("CLOSE_PRODUCER", to="client", producer="p", extra={"producer_id": 0})
+            history.registered(request_id=2)
+        for number, text in enumerate("ab"):
+            history.sent(number, text)
+    for number in range(2):
+        history.receipt(number, (2, number))
+    for number, invoked in enumerate(sends):
+        history.acknowledged(invoked, (2, number))
+    history.quiescent()
+    history.add(layer="fault", kind="quiescent", extra={"drained": True}, time_ns=60_000_000_000)
+    results = judge(history, Answering(), ClientReceipts())
+    assert names(results) == set()
+    assert not results["RECEIPT-01"].undecided
 
 
 def test_a_broker_that_was_paused_has_its_time_afterwards() -> None:

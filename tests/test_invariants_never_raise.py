@@ -26,8 +26,13 @@ FRAMES = (
     "UNSUBSCRIBE", "SUCCESS", "ERROR", "CLOSE_PRODUCER", "CLOSE_CONSUMER", "PRODUCER_SUCCESS", "PING", "PONG",
     "REDELIVER_UNACKNOWLEDGED_MESSAGES", "LOOKUP", "LOOKUP_RESPONSE", "PARTITIONED_METADATA", "SEEK", "ACK_RESPONSE",
     "PARTITIONED_METADATA_RESPONSE", "ACTIVE_CONSUMER_CHANGE", "CONNECTION_OPEN", "CONNECTION_CLOSED", "WIRE_ERROR",
+    "REACHED_END_OF_TOPIC",
 )  # fmt: skip
-FAULTS = ("toxic", "untoxic", "cut", "refuse", "restore", "dedup", "healed", "quiescent", "broker_kill", "unload")
+FAULTS = (
+    "toxic", "untoxic", "cut", "refuse", "restore", "dedup", "healed", "quiescent", "broker_kill", "broker_stop",
+    "broker_pause", "broker_resume", "broker_ready", "unload", "unload_namespace", "terminate", "delete_subscription",
+    "grow_partitions", "backlog_quota", "ledger_rollover", "max_message_size", "not_injected",
+)  # fmt: skip
 KINDS: dict[str, tuple[str, ...]] = {
     "api": API, "tap.client": FRAMES, "tap.broker": FRAMES, "fault": FAULTS, "admin": ("CURSOR",),
     "log": ("ENTRY", "LOG_END"),
@@ -67,7 +72,8 @@ EXTRA: dict[str, Any] = {
     }),
     "type": st.sampled_from(["exclusive", "shared", "failover", "key_shared"]),
     "producer_id": numbers, "consumer_id": numbers, "last_sequence_id": numbers, "max_message_size": numbers,
-    "protocol_version": numbers, "stored_size": numbers, "backlog": numbers,
+    "protocol_version": numbers, "stored_size": numbers, "backlog": numbers, "asked_ns": numbers,
+    "fault": st.sampled_from(FAULTS),
     "first_chunk": st.lists(numbers, max_size=3), "properties": st.dictionaries(texts, texts, max_size=2),
     "checksum_ok": st.booleans() | st.none(), "complete": st.just(True), "drained": st.just(True),
     "duplicate": st.booleans(), "enabled": st.booleans(), "durable": st.booleans(), "ready": st.booleans(),
@@ -85,9 +91,14 @@ COLUMNS: dict[str, Any] = {
     "ack_type": st.sampled_from(["individual", "cumulative"]), "redelivery_count": numbers,
     "chunk_uuid": st.sampled_from(["p-0", "p-1"]), "chunk_id": numbers, "num_chunks": numbers,
     "payload_digest": st.sampled_from(DIGESTS), "payload_size": numbers, "permits": numbers, "request_id": numbers,
-    "error": st.sampled_from(["PersistenceError", "ChecksumError", "ConsumerBusy", "unfinished", "timeout"]),
+    "error": st.sampled_from([
+        "PersistenceError", "ChecksumError", "ConsumerBusy", "TopicTerminatedError", "unfinished", "timeout",
+    ]),
 }  # fmt: skip
-REAL = ("dedup-chunks-again", "dead_letter-batch", "acks-batch-cumulative", "chunks-torn", "receipts-many-cuts")
+REAL = (
+    "dedup-chunks-again", "dead_letter-batch", "acks-batch-cumulative", "chunks-torn", "receipts-many-cuts",
+    "dedup-kill-survives", "acks-kill-after-second-write", "acks-kill-redelivery-count", "receipts-topic-terminated",
+)  # fmt: skip
 
 
 @st.composite

@@ -303,6 +303,10 @@ class ClientReceipts(Invariant[ClientState]):
                 return list(self._after_stale(state, event, connection))
         elif event.kind in ("close", "CLOSE_PRODUCER"):
             state.stale.clear()
+            if event.extra.get("direction") == "to_client":
+                # The same frames may follow again on this connection; which of the two an answer means is not told.
+                state.sends.excuse(connection)
+                state.provoked.add(connection)
             if event.phase == "invoke":
                 state.closes.append((event.actor if event.topic is not None else None, event.index))
         elif ends_or_disturbs(event):
@@ -339,7 +343,10 @@ class ClientReceipts(Invariant[ClientState]):
     def _answer(self, state: ClientState, event: Event, connection: str) -> None:
         # What the client does next is owed to this answer, no longer to an earlier stale one.
         state.stale.pop(connection, None)
-        pending = [sent for sent in state.sends.waiting(connection) if not self._resolved(state, sent)]
+        pending = [
+            sent for sent in state.sends.waiting(connection)
+            if not sent.excused and not self._resolved(state, sent)
+        ]  # fmt: skip
         waiting = [sent for sent in pending if self._open(state, sent)]
         sent, number = state.sends.answered(event), event.sequence_id
         if event.kind != "SEND_RECEIPT" or number is None:

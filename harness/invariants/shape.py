@@ -100,6 +100,7 @@ class _Extra(TypedDict, total=False):
     stored_size: Number
     backlog: Number
     asked_ns: Number
+    fault: Text
     frame_digest: Text
     client_version: Text
     request: Text

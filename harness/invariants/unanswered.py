@@ -79,7 +79,8 @@ class Unanswered:
         if len(fitting) > 1 and not _one_message([sent.frame for sent in fitting]):
             for sent in fitting:
                 sent.contested = True
-        found = fitting[0]
+        # What was sent before the broker closed the producer may never be answered; its repetition is.
+        found = next((sent for sent in fitting if not sent.excused), fitting[0])
         if frame.kind == "SEND_RECEIPT" and frame.ledger_id is None and is_inner_chunk(found.frame):
             found = next((sent for sent in fitting if not is_inner_chunk(sent.frame)), found)
         waiting.remove(found)
