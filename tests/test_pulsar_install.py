@@ -31,6 +31,7 @@ from harness.systems.pulsar.install import ensure_installed, install, remove
 from harness.systems.pulsar.installation import Installation, find, installed, installed_versions
 from harness.systems.pulsar.jdk import Java, find_java
 from harness.systems.pulsar.lock import Lock, pinned_versions
+from harness.systems.pulsar.pin import main as pin_main
 from harness.systems.pulsar.version import NEWEST_LTS, PulsarVersion
 from tests.fake_maven import Machine, fake_lock
 from tests.real_pulsar import real_pulsar_or_skip
@@ -447,6 +448,22 @@ def test_what_is_missing_ends_the_command_with_what_to_do(
     assert code == 2
     assert told in said
     assert "apt-get install" in said
+
+
+# --- for maintainers --------------------------------------------------------------------------------------------------
+
+
+def test_pinning_writes_a_lock_that_installs(machine: Machine, capsys: pytest.CaptureFixture[str]):
+    assert pin_main([str(UNPINNED)]) == 0
+    assert locks.pinned(UNPINNED) == fake_lock(UNPINNED, *COORDINATES)
+    assert capsys.readouterr().out == f"{machine.root / 'locks' / '2.8.99.lock'}\n"
+    found, said = made(UNPINNED)
+    assert "with Maven" in said[0]
+    assert found.lock == locks.pinned(UNPINNED)
+    machine.mood("says [ERROR] Could not find artifact a:b:jar:1 in central")
+    assert pin_main(["2.8.98"]) == 2
+    assert pin_main(["nonsense"]) == 2
+    assert not (machine.root / "locks" / "2.8.98.lock").exists()
 
 
 # --- for real ---------------------------------------------------------------------------------------------------------

@@ -99,9 +99,14 @@ def lock_directory() -> Path:
     return fixture_directory() / "version-locks" / "pulsar"
 
 
+def lock_file(version: PulsarVersion) -> Path:
+    """Where the lock of a version is, or would be."""
+    return lock_directory() / f"{version}.lock"
+
+
 def pinned(version: PulsarVersion) -> Lock | None:
     """The lock that comes with Starquake; None when it pins no such version. Raises ``SetupError``."""
-    path = lock_directory() / f"{version}.lock"
+    path = lock_file(version)
     if not path.is_file():
         return None
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.setup_error import SetupError
 from harness.systems.pulsar.fetch import resolve
 from harness.systems.pulsar.jdk import find_java
-from harness.systems.pulsar.lock import lock_directory
+from harness.systems.pulsar.lock import lock_file
 from harness.systems.pulsar.maven import find_maven
 from harness.systems.pulsar.version import PulsarVersion
 from harness.systems.system import UnknownSystem
@@ -20,7 +20,7 @@ async def pin(version: PulsarVersion) -> Path:
     """Write the lock of a version; its file. Raises ``SetupError``."""
     with tempfile.TemporaryDirectory(prefix="starquake-pin-") as place:
         lock = await resolve(version, find_maven(), find_java(), Path(place) / "lib", lambda text: None)
-    target = lock_directory() / f"{version}.lock"
+    target = lock_file(version)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(lock.text(), encoding="utf-8")
     return target
