@@ -38,6 +38,9 @@ DEFAULTS: dict[str, str] = {
     # Plans of some tens of messages are to cross from one ledger into the next.
     "managedLedgerMaxEntriesPerLedger": "32",
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    # A full ledger that no subscription needs would be deleted: what was confirmed could not be read back at the end.
+    "defaultRetentionTimeInMinutes": "-1",
+    "defaultRetentionSizeInMB": "-1",
     # Room for a process that is stopped on purpose, without a long wait for the dead session after a kill.
     "zooKeeperSessionTimeoutMillis": "5000",
     "metadataStoreSessionTimeoutMillis": "5000",
