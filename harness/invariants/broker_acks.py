@@ -26,6 +26,7 @@ class Ledger:
     shown: dict[Position, tuple[int, int, Session]] = field(default_factory=dict)
     basis: dict[Session, tuple[int, int]] = field(default_factory=dict)
     judged: set[tuple[Session, str]] = field(default_factory=set)
+    tested: dict[Session, tuple[int, int]] = field(default_factory=dict)
 
 
 class BrokerAcksState(FoldState):
@@ -168,8 +169,10 @@ class BrokerAcks(Invariant[BrokerAcksState]):
     def _put_to_test(self, state: BrokerAcksState, ledger: Ledger, session: Session) -> None:
         """Count the rules that this session's deliveries test: something was acked for good before it started."""
         basis = ledger.basis.get(session)
-        if basis is None:
+        # Once for each basis: what was acked after it was not acked before the session started.
+        if basis is None or ledger.tested.get(session) == basis:
             return
+        ledger.tested[session] = basis
         for usual, known in (
             *(("ACK-25", one) for one in ledger.whole.values()),
             *(("ACK-IND-06", one) for one in ledger.whole.values() if one.times > 1),

@@ -6,6 +6,8 @@ proves that anything happened; each may only excuse. What is recorded once it is
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from harness.history.event import Event
 
 HARMLESS = frozenset({"dedup", "healed", "quiescent", "not_injected"})
@@ -76,7 +78,10 @@ class Interruptions:
     """When the broker's process was paused or away. A time without an end reaches to the end of the history."""
 
     def __init__(self) -> None:
-        self._over: list[tuple[int, int]] = []
+        # In order and apart from each other; and how much of them there was up to the end of each.
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self._lost: list[int] = []
         self._paused: int | None = None
         self._down: int | None = None
 
@@ -87,25 +92,36 @@ class Interruptions:
         elif event.kind in ("broker_kill", "broker_stop") and self._down is None:
             self._down = event.time_ns
         elif event.kind == "broker_resume" and self._paused is not None:
-            self._over.append((self._paused, event.time_ns))
+            self._over(self._paused, event.time_ns)
             self._paused = None
         elif event.kind == "broker_ready":
             began = [since for since in (self._paused, self._down) if since is not None]
             if began:
-                self._over.append((min(began), event.time_ns))
+                self._over(min(began), event.time_ns)
             self._paused = self._down = None
+
+    def _over(self, begin: int, end: int) -> None:
+        # One that was paused while it was on its way down, or the other way round, was away once.
+        while self._ends and self._ends[-1] >= begin:
+            begin = min(begin, self._begins.pop())
+            end = max(end, self._ends.pop())
+            self._lost.pop()
+        self._lost.append((self._lost[-1] if self._lost else 0) + end - begin)
+        self._begins.append(begin)
+        self._ends.append(end)
 
     def worked(self, since_ns: int, until_ns: int) -> int:
         """For how long (ns) of that time the broker could work; never negative. Parts that overlap count once."""
+        # While it is away until nobody knows when, it works no more.
+        until_ns = min([until_ns, *(one for one in (self._paused, self._down) if one is not None)])
         if until_ns <= since_ns:
             return 0
-        away = sorted(
-            (max(begin, since_ns), min(end, until_ns))
-            for begin, end in (*self._over, *((one, until_ns) for one in (self._paused, self._down) if one is not None))
-            if begin < until_ns and end > since_ns
-        )
-        lost, reached = 0, since_ns
-        for begin, end in away:
-            lost += max(0, end - max(begin, reached))
-            reached = max(reached, end)
-        return until_ns - since_ns - lost
+        return until_ns - since_ns - (self._away_before(until_ns) - self._away_before(since_ns))
+
+    def _away_before(self, moment_ns: int) -> int:
+        """For how long (ns) it was away before that moment, as far as that is over."""
+        place = bisect_left(self._ends, moment_ns)
+        before = self._lost[place - 1] if place else 0
+        if place < len(self._begins):
+            before += max(0, moment_ns - self._begins[place])
+        return before
