@@ -35,8 +35,10 @@ class StoppingWorld(SimulatedWorld):
         super().__init__(keep_history=False)
         self.steps: list[Operation | Fault] = []
 
-    def open(self, plan: Plan | None = None) -> Session:  # type: ignore[override]  # stands in for the session it wraps
-        return StoppingSession(super().open(plan), self.steps)
+    def open(  # type: ignore[override]  # stands in for the session it wraps
+        self, plan: Plan | None = None, *, alone: bool = False
+    ) -> Session:
+        return StoppingSession(super().open(plan, alone=alone), self.steps)
 
 
 def test_an_error_of_the_world_ends_it_at_once() -> None:

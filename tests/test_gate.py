@@ -177,7 +177,7 @@ class Dying(FakeWorld):
         super().__init__(loses=lambda _: False)
         self.ends = ends
 
-    def open(self, plan: Plan | None = None) -> FakeSession:
+    def open(self, plan: Plan | None = None, *, alone: bool = False) -> FakeSession:
         self.error = self.ends.get(self.runs + 1)
         return DyingSession(self)
 
@@ -232,7 +232,7 @@ class Pieces(FakeWorld):
         super().__init__()
         self.system = Party(f"pulsar@{version}", version, frozenset(), f"pulsar@{version}")
 
-    def open(self, plan: Plan | None = None) -> FakeSession:
+    def open(self, plan: Plan | None = None, *, alone: bool = False) -> FakeSession:
         return PiecesSession(self)
 
 

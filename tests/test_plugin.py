@@ -116,9 +116,9 @@ WATCHING = """
     carry_out = stateful.run_state_machine_as_test
 
     class Watched(simulated.SimulatedWorld):
-        def open(self, plan=None):
+        def open(self, plan=None, *, alone=False):
             opened.append(plan)
-            return super().open(plan)
+            return super().open(plan, alone=alone)
 
     def watched(machine, *, settings):
         asked.extend([settings.max_examples, settings.stateful_step_count])
