@@ -226,6 +226,8 @@ class ChunkPublishing(Invariant[ProducerState]):
                         reason=f"uuid {uuid} stood for two messages; the application may have repeated an id",
                     )
                 )
+                if before is not None:
+                    before.broken = True
                 return
         if problem is not None:
             if before is not None:

@@ -71,6 +71,19 @@ class ReceiptsBeforePersisting(Topic):
         super()._persist(stored, cast(Producer, _Mute(producer)))
 
 
+class StoresWhatWasUnderWayTwice(Topic):
+    """Writes that a crash interrupts are found stored, each in two entries."""
+
+    def recover(self) -> None:
+        under_way = [stored for stored, _ in self._writing]
+        for stored in under_way:
+            self.ledgers.store(stored)
+        for stored in under_way:
+            ledger, entry = self.ledgers.reserve()
+            self.ledgers.store(replace(stored, ledger=ledger, entry=entry))
+        super().recover()
+
+
 class ForgetsMarks(DedupMarks):
     def restore(self, snapshot: dict[str, int], later: Iterable[StoredEntry]) -> None:
         pass
@@ -210,6 +223,15 @@ MUTANTS = (
         expected=("RECEIPT-05",),
         shown_by="receipts-kill-under-load",
         parts={"topic": ReceiptsBeforePersisting},
+    ),
+    Mutant(
+        name="broker-stores-twice-what-a-crash-interrupts",
+        family="receipts",
+        side="broker",
+        breaks="A message that was being stored when the broker crashed is stored in two entries.",
+        expected=("D1.5",),
+        shown_by="receipts-kill-under-load",
+        parts={"topic": StoresWhatWasUnderWayTwice},
     ),
     Mutant(
         name="broker-reopens-its-ledger-after-a-crash",

@@ -160,6 +160,18 @@ class NamesTheNextEntry(Producer):
         super().receipt(sequence_id, highest, at if at is None else (at[0], at[1] + 1))
 
 
+class RepeatsAPosition(Producer):
+    """Every third receipt names the position of the one before it."""
+
+    _last: tuple[int, int] | None = None
+
+    def receipt(self, sequence_id: int, highest: int | None, at: tuple[int, int] | None) -> None:
+        if at is not None and self._last is not None and sequence_id % 3 == 2:
+            at = self._last
+        self._last = at or self._last
+        super().receipt(sequence_id, highest, at)
+
+
 class SwallowsReceipts(Producer):
     def receipt(self, sequence_id: int, highest: int | None, at: tuple[int, int] | None) -> None:
         if sequence_id % 4 != 3:
@@ -345,6 +357,15 @@ MUTANTS = (
         expected=("LEDGER-04",),
         shown_by="receipts-async-burst",
         parts={"producer": NamesTheNextEntry},
+    ),
+    Mutant(
+        name="broker-repeats-a-position",
+        family="receipts",
+        side="broker",
+        breaks="Two receipts of one producer name the same position.",
+        expected=("RECEIPT-02",),
+        shown_by="receipts-async-burst",
+        parts={"producer": RepeatsAPosition},
     ),
     Mutant(
         name="broker-swallows-receipts",

@@ -93,6 +93,16 @@ class KeepsPermits(Permits):
         return max(0, grant - 1) if self.queue > 2 else grant
 
 
+class GivesBackTwiceAsMuch(Permits):
+    def give_back(self, count: int) -> int:
+        return 2 * super().give_back(count)
+
+
+class GivesBackManyTimesAsMuch(Permits):
+    def give_back(self, count: int) -> int:
+        return 8 * super().give_back(count)
+
+
 class GrantsForEveryMessage(Permits):
     def threshold(self) -> int:
         return 1
@@ -216,6 +226,24 @@ class CopiesWithoutProperties(DeadLetters):
 
 
 MUTANTS = (
+    Mutant(
+        name="client-gives-back-twice-as-much",
+        family="receipts",
+        side="client",
+        breaks="Each refill grants twice the room there is, so more is under way than the queue holds.",
+        expected=("FLOW-03",),
+        shown_by="receipts-flow-after-reconnect",
+        parts={"permits": GivesBackTwiceAsMuch},
+    ),
+    Mutant(
+        name="client-prefetches-without-bound",
+        family="receipts",
+        side="client",
+        breaks="The client holds many times more messages than its queue is to hold.",
+        expected=("PERMIT-13",),
+        shown_by="receipts-slow-consumer",
+        parts={"permits": GivesBackManyTimesAsMuch},
+    ),
     Mutant(
         name="client-acks-in-order-of-calls",
         family="acks",
