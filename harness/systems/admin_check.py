@@ -8,7 +8,7 @@ import ssl
 
 from harness.setup_error import SetupError
 from harness.systems.access import Access
-from harness.systems.admin import AdminError, AdminRefused, AdminUnreachable
+from harness.systems.admin import AdminError, AdminMissing, AdminRefused, AdminUnreachable
 from harness.systems.handshake import HandshakeFailed, find_owner
 from harness.systems.pulsar_admin import PulsarAdmin
 from harness.systems.pulsar_admin_http import AdminHttp
@@ -108,6 +108,12 @@ def _told(error: AdminError, url: str) -> SetupError:
         return SetupError(
             f"no admin service at {url}: {error}",
             "Check the URL (port 8080, or 8443 with https), or leave it out and do without what needs it.",
+        )
+    if isinstance(error, AdminMissing):
+        return SetupError(
+            f"admin refused at {url}: {error}",
+            f"Every session makes a namespace in the tenant {TENANT}. A standalone makes that tenant last of all, at"
+            " its first start: if it is still starting, try again.",
         )
     return SetupError(
         f"admin refused at {url}: {error}",
