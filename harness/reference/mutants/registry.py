@@ -8,6 +8,7 @@ import difflib
 from harness.reference.broker.parts import BrokerParts
 from harness.reference.client.parts import ClientParts
 from harness.reference.mutants import (
+    broker_admin,
     broker_cursor,
     broker_delivery,
     broker_durability,
@@ -34,6 +35,7 @@ MUTANTS: dict[str, Mutant] = {
         broker_storage,
         broker_delivery,
         broker_session,
+        broker_admin,
         broker_durability,
         broker_cursor,
         client_producer,
