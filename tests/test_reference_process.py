@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from harness.systems.reference import ReferenceSystem
 from harness.wire.frame import Frame, encode
 from harness.wire.message_id import Position
 from harness.wire.pulsar_pb2 import BaseCommand, CommandPing, CommandSend, MessageMetadata
+from harness.worlds.plan import Fault, Operation, Plan, ScheduledFault
+from harness.worlds.resolve import world_for
+from harness.worlds.world import run_plan
 from tests.raw_client import TOPIC
 from tests.test_reference_system import Peer
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -39,6 +41,7 @@ def positions(system: ReferenceSystem) -> list[Position]:
     return [Position(entry.ledger, entry.entry) for entry in system.entries(TOPIC)]
 
 
+@pytest.mark.anyio
 async def test_what_was_confirmed_survives_a_kill_and_nobody_is_served_meanwhile(system):
     address, process = system.address, system.process
     first = await send_one(address.host, address.port, TOPIC, 5)
@@ -74,6 +77,7 @@ async def send_slowly(system: ReferenceSystem) -> Peer:
 
 
 @pytest.mark.parametrize(("word", "stored"), [("kill", 0), ("terminate", 1)])
+@pytest.mark.anyio
 async def test_a_write_under_way_is_lost_by_a_kill_and_finished_by_a_stop(word: str, stored: int):
     system = ReferenceSystem(BrokerConfig(storage_latency=3600 * 1_000_000_000))
     system.address = await system.start()
@@ -97,6 +101,7 @@ async def last_words(peer: Peer) -> str | None:
         return None
 
 
+@pytest.mark.anyio
 async def test_a_pause_keeps_connections_and_answers_nothing_until_its_end(system):
     address, process = system.address, system.process
     peer = await Peer.dial(address)
@@ -127,6 +132,7 @@ async def closed_soon(peer: Peer) -> bool:
         return False
 
 
+@pytest.mark.anyio
 async def test_deadlines_wait_while_it_is_paused():
     system = ReferenceSystem(BrokerConfig(storage_latency=50_000_000))
     system.address = await system.start()
@@ -143,6 +149,7 @@ async def test_deadlines_wait_while_it_is_paused():
 
 
 @pytest.mark.parametrize("word", ["kill", "terminate"])
+@pytest.mark.anyio
 async def test_what_is_paused_can_be_ended(system, word: str):
     peer = await Peer.dial(system.address)
     await system.process.pause()
@@ -152,6 +159,7 @@ async def test_what_is_paused_can_be_ended(system, word: str):
     assert (await handshake(system.address.host, system.address.port, 5)).server_version
 
 
+@pytest.mark.anyio
 async def test_settings_hold_from_the_next_start_on(system):
     address, process = system.address, system.process
     await process.start_again({"ledger_max_entries": 1, "max_message_size": 1000})
@@ -164,6 +172,7 @@ async def test_settings_hold_from_the_next_start_on(system):
     assert [position.entry for position in sent] == [0, 1, 0]
 
 
+@pytest.mark.anyio
 async def test_a_setting_it_has_not_is_refused_before_anything_happens(system):
     with pytest.raises(SetupError, match="no setting ledger_max_minutes"):
         await system.process.start_again({"ledger_max_minutes": 1})
@@ -171,6 +180,7 @@ async def test_a_setting_it_has_not_is_refused_before_anything_happens(system):
     assert system.alive()
 
 
+@pytest.mark.anyio
 async def test_it_can_be_stopped_in_every_state():
     for words in ([], ["kill"], ["pause"], ["pause", "terminate"], ["kill", "start_again"]):
         system = ReferenceSystem()
@@ -184,6 +194,7 @@ async def test_it_can_be_stopped_in_every_state():
             await handshake(address.host, address.port, 5)
 
 
+@pytest.mark.anyio
 async def test_a_stop_in_good_order_does_not_wait_for_who_does_not_read(system, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("harness.systems.reference_server.LAST_WORDS_S", 0.1)
     peer = await Peer.dial(system.address)
@@ -194,5 +205,32 @@ async def test_a_stop_in_good_order_does_not_wait_for_who_does_not_read(system, 
     peer.writer.transport.abort()
 
 
+@pytest.mark.anyio
 async def test_a_broker_that_was_not_started_has_no_process():
     assert ReferenceSystem().process is None
+
+
+def test_a_world_says_what_the_broker_could_not_do_and_leaves_it_up(tmp_path: Path):
+    """A limit by size is none that the reference broker has: nothing happens to it."""
+    sends = [Operation(verb="send", handle="p", params={"tag": str(number)}) for number in range(4)]
+    plan = Plan(
+        operations=[Operation(verb="producer", handle="p"), *sends],
+        schedule=[
+            ScheduledFault(before=2, fault=Fault(kind="ledger_rollover", attributes={"megabytes": 1})),
+            ScheduledFault(before=3, fault=Fault(kind="ledger_rollover", attributes={"entries": 1})),
+        ],
+    )
+    world = world_for("reference", "reference", tmp_path)
+    world.start()
+    try:
+        outcome = run_plan(world, plan)
+    finally:
+        world.stop()
+    assert not outcome.error
+    kinds = [event.kind for event in outcome.history if event.layer == "fault"]
+    assert [kind for kind in kinds if kind != "dedup"][:4] == [
+        "not_injected",
+        "ledger_rollover",
+        "broker_stop",
+        "broker_ready",
+    ]

@@ -13,7 +13,7 @@ from harness.worlds.broken import SystemStaysDown
 from harness.worlds.downtime import Downtime
 from harness.worlds.fault_attributes import MaxMessageSize, Pause, Rollover, attributes_of
 from harness.worlds.plan import Fault
-from harness.worlds.record import Records, record_broker, record_fault
+from harness.worlds.record import Records, record_broker, record_fault, record_not_injected
 
 _PULSAR: dict[str, tuple[str, int]] = {
     "ledger_max_entries": ("managedLedgerMaxEntriesPerLedger", 50_000),
@@ -127,6 +127,9 @@ class ProcessFaults:
             self._pausing = None
 
     async def _restart_with(self, fault: Fault, settings: dict[str, int]) -> None:
+        if lacking := sorted(settings.keys() - self._process.changeable):
+            record_not_injected(self._recorder, fault, f"this broker cannot change {', '.join(lacking)}")
+            return
         record_fault(self._recorder, fault)
         self._changed.update(settings)
         await self._stop_in_good_order()
