@@ -27,6 +27,7 @@ from harness.invariants.registry import all_invariants
 from harness.setup_error import SetupError
 from harness.systems.handshake import HandshakeFailed, handshake
 from harness.systems.system import Address, System
+from harness.worlds import loop_errors
 from harness.worlds.alone import AloneGate
 from harness.worlds.broken import SystemDied, WorldBroken, WorldStopped
 from harness.worlds.downtime import Downtime
@@ -108,6 +109,7 @@ class RealWorld:
     def start(self) -> None:
         """Start system, Toxiproxy, taps and client. Raises SetupError, AdapterError; nothing is left running then."""
         self._loop = uvloop.new_event_loop()
+        self._loop.set_exception_handler(loop_errors.report)
         self._thread = threading.Thread(target=self._loop.run_forever, name="starquake-world", daemon=True)
         self._thread.start()
         try:

@@ -1,0 +1,23 @@
+"""What an event loop reports beside the work, and which of it says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+
+def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An exception handler for a world's loop: as the default one, but for one report of uvloop 0.23.
+
+    It goes on reading a connection through TLS whose socket was closed under it (a reset at the wrong moment), wants to
+    write, and tells its own surprise as a fatal error. That connection is over, and recorded as such, either way.
+    """
+    transport = context.get("transport")
+    if (
+        context.get("message") == "Fatal error on SSL protocol"
+        and isinstance(context.get("exception"), RuntimeError)
+        and transport is not None
+        and transport.is_closing()
+    ):
+        return
+    loop.default_exception_handler(context)
