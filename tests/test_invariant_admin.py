@@ -540,3 +540,27 @@ def test_without_a_limit_no_ledger_is_full() -> None:
         read(history, (1, 0), (2, 0))
 
     assert nothing_to_judge(tell, "LEDGER-02")
+
+
+def test_a_ledger_that_an_unload_ends_may_have_begun_after_it_was_asked_for() -> None:
+    def tell(history: AdminHistory) -> None:
+        history.fault("ledger_rollover", fault='{"kind": "ledger_rollover", "attributes": {"entries": 2}}')
+        history.fault("broker_ready")
+        stored(history, (3, 0), (3, 1))
+        history.fault("unload")
+        stored(history, (4, 0), (5, 0))
+        read(history, (3, 0), (3, 1), (4, 0), (5, 0))
+
+    assert verdict(tell)[0] == set()
+
+
+def test_a_topic_of_which_a_ledger_was_deleted_meanwhile_decides_nothing() -> None:
+    def tell(history: AdminHistory) -> None:
+        history.join()
+        stored(history, (1, 0), (2, 0))
+        history.rest()
+        history.cursor(None, backlog=2)
+        history.ledgers((2, 0), (1, 1), (2, 1))
+        read(history, (2, 0))
+
+    assert nothing_to_judge(tell, "STAT-03", "LEDGER-05")

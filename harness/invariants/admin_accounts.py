@@ -222,7 +222,7 @@ class AdminAccounts(Invariant[AccountsState]):
             return None
         book = near[0]
         session = book.session
-        if book.ready is None or book.ready_ns >= asked_ns(sample) or book.unsure or session.number:
+        if book.ready is None or book.ready_ns >= asked_ns(sample) or book.unsure or not session.fresh:
             return None
         return book if session.live or session.ended_ns > sample.time_ns else None
 

@@ -87,6 +87,11 @@ class StorageState(FoldState):
         self.limited: int | None = None
         self.closings: list[int] = []
 
+    @property
+    def whole(self) -> bool:
+        """All that was ever stored was read; a broker deletes ledgers that everybody has acknowledged."""
+        return self.complete and {ledger for ledger, _ in self.stored} <= {ledger for ledger, _ in self.entries}
+
 
 class AdminStorage(Invariant[StorageState]):
     """STAT-03, MARKDEL-05: cursors; LEDGER-05, LEDGER-02: ledgers. Keyed by topic, decided when all was read."""
@@ -161,9 +166,9 @@ class AdminStorage(Invariant[StorageState]):
             for subscription, marks in state.marks.items():
                 if not marks.moved:
                     yield from self._ranges(state, subscription, marks)
-                if not marks.moved and marks.earliest and state.complete:
+                if not marks.moved and marks.earliest and state.whole:
                     yield from self._backlogs(state, subscription, marks)
-        if state.complete:
+        if state.whole:
             for sample in state.ledgers:
                 yield from self._ledger_list(state, sample)
             yield from self._rollover(state)
@@ -309,8 +314,10 @@ class AdminStorage(Invariant[StorageState]):
         if state.limit is None or state.limited is None:
             return
         begun: dict[int, int] = {}
+        ended: dict[int, int] = {}
         for (ledger, _), receipt in sorted(state.stored.items(), key=lambda item: item[1].index):
             begun.setdefault(ledger, receipt.index)
+            ended[ledger] = receipt.index
         counts = Counter(ledger for ledger, _ in state.entries)
         order = sorted(counts)
         for place, ledger in enumerate(order):
@@ -319,7 +326,9 @@ class AdminStorage(Invariant[StorageState]):
                 continue
             state.judged["LEDGER-02"] += 1
             following = begun.get(order[place + 1]) if place + 1 < len(order) else None
-            cut = following is None or any(first < closing < following for closing in state.closings)
+            # A fault is recorded before it takes hold: the first receipt of a ledger that it ends may come after it.
+            since = max(state.limited, ended.get(order[place - 1], -1) if place else -1)
+            cut = following is None or any(since < closing < following for closing in state.closings)
             if counts[ledger] > state.limit or (counts[ledger] < state.limit and not cut):
                 yield Anomaly(
                     name="ledger-not-left-when-full",
