@@ -128,6 +128,9 @@ class ProducerState(FoldState):
         super().__init__(key)
         self.labels: dict[tuple[str, str], Labels] = {}
         self.content: dict[tuple[str, int], tuple[str, int]] = {}
+        self.last_piece: dict[str, int] = {}
+        self.renewed: dict[str | None, int] = {}
+        """Where a producer was made, by name: it counts its messages anew, and so do the uuids made of that."""
         self.waiting: dict[str | None, Unanswered] = {}
         self.books = SendBooks()
         self.stored: dict[Position, Event] = {}
@@ -150,7 +153,7 @@ class ChunkPublishing(Invariant[ProducerState]):
         wanted = (
             event.layer == "log"
             or event.kind in ("SEND", "SEND_RECEIPT", "SEND_ERROR", "MESSAGE")
-            or (event.layer == "api" and event.kind == "send")
+            or (event.layer == "api" and event.kind in ("send", "producer"))
         )
         return (event.topic,) if wanted and event.topic else None
 
@@ -175,6 +178,9 @@ class ChunkPublishing(Invariant[ProducerState]):
                 state.entries[position] = event
         elif event.kind == "LOG_END":
             state.complete = event.extra.get("complete") is True
+        elif event.kind == "producer":
+            if event.phase == "invoke":
+                state.renewed[event.producer] = event.index
         elif event.layer == "api" and event.op is not None:
             state.books.take(event)
             if event.phase == "invoke":
@@ -194,12 +200,21 @@ class ChunkPublishing(Invariant[ProducerState]):
             message="a SEND says it is a chunk but carries no chunk labels",
         )
 
+    @staticmethod
+    def _forget_former(state: ProducerState, event: Event, uuid: str) -> None:
+        """What a uuid stood for in the hands of an earlier producer of that name."""
+        last, state.last_piece[uuid] = state.last_piece.get(uuid), event.index
+        if last is not None and last < state.renewed.get(event.producer, -1):
+            state.content = {name: value for name, value in state.content.items() if name[0] != uuid}
+            state.labels = {name: value for name, value in state.labels.items() if name[1] != uuid}
+
     def _labels(self, state: ProducerState, event: Event) -> Iterable[Anomaly]:
         uuid, number, count = event.chunk_uuid or "", event.chunk_id, event.num_chunks
         total = (event.extra.get("metadata") or {}).get("total_chunk_msg_size")
         size = event.payload_size
         problem = None
         state.judged["CHUNK-03"] += 1
+        self._forget_former(state, event, uuid)
         before = state.labels.get((event.connection or "", uuid))
         if number is None or count is None or not 0 <= number < count:
             problem = f"piece {number} of {count}"
@@ -226,8 +241,6 @@ class ChunkPublishing(Invariant[ProducerState]):
                         reason=f"uuid {uuid} stood for two messages; the application may have repeated an id",
                     )
                 )
-                if before is not None:
-                    before.broken = True
                 return
         if problem is not None:
             if before is not None:

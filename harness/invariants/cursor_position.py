@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -30,12 +31,19 @@ NOTHING: Position = (-1, -1)
 
 @dataclass
 class Mark:
-    """The mark-delete samples of one subscription, and what it was told before and between them."""
+    """The mark-delete samples of one subscription, and what it was told before and between them.
+
+    ``tops``: each sample that was higher than all before it. ``since``: those since the last of ``kills`` crashes that
+    a later one can be compared with. ``floor``: the highest of those before that had to be on disk.
+    """
 
     acked: Acknowledged = field(default_factory=Acknowledged)
     heard: list[tuple[Event, Remembered]] = field(default_factory=list)
     changes: list[Remembered] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    tops: list[Sample] = field(default_factory=list)
+    since: list[Sample] = field(default_factory=list)
+    floor: Sample | None = None
+    kills: int = 0
     stale: list[int] = field(default_factory=list)
     seen: bool = False
     moved: bool = False
@@ -47,7 +55,15 @@ class Mark:
     @property
     def highest(self) -> Position:
         """The highest position in any sample."""
-        return max([sample.position for sample in self.samples], default=NOTHING)
+        return self.tops[-1].position if self.tops else NOTHING
+
+    def take(self, sample: Sample) -> None:
+        """One more sample. Of those since the last crash only a new highest, and the newest, can tell anything."""
+        if not self.tops or sample.position > self.highest:
+            self.tops.append(sample)
+        if len(self.since) > 1 and self.since[-1].position <= self.since[-2].position:
+            self.since.pop()
+        self.since.append(sample)
 
 
 class CursorState(FoldState):
@@ -135,37 +151,53 @@ class CursorPosition(Invariant[CursorState]):
             mark.heard.append((event, known))
         mark.acked.take(event)
         mark.touched_ns = event.time_ns
-        if cumulative and mark.samples and named and max(named) < mark.samples[-1].position:
+        if cumulative and mark.since and named and max(named) < mark.since[-1].position:
             mark.stale.append(event.index)
 
     def _sample(self, state: CursorState, mark: Mark, event: Event) -> Iterable[Anomaly]:
         asked = event.extra.get("asked_ns")
         asked_ns = min(asked, event.time_ns) if isinstance(asked, int) else event.time_ns
         sample = Sample(asked_ns, event.time_ns, event.index, position_of(event) or NOTHING)
-        if mark.moved or any(
-            asked_ns <= kill.time_ns <= event.time_ns for kill in state.kills if asked_ns < event.time_ns
-        ):
+        crossed = bool(state.kills) and asked_ns < event.time_ns and asked_ns <= state.kills[-1].time_ns
+        if mark.moved or crossed:
             return
         key = (*state.key, event.subscription or "")
-        earlier = [one for one in mark.samples if one.time_ns <= asked_ns]
-        yield from self._never_back(state, mark, sample, earlier, key)
-        yield from self._kept_over_a_crash(state, mark, sample, earlier, key)
+        self._outlived(state, mark)
+        yield from self._never_back(state, mark, sample, key)
+        yield from self._kept_over_a_crash(state, mark, sample, key)
         mark.stale.clear()
-        mark.samples.append(sample)
+        mark.take(sample)
         if state.calm.drained and asked_ns - mark.touched_ns > SETTLE_NS:
             backlog = event.extra.get("backlog")
             mark.final, mark.backlog = sample, backlog if isinstance(backlog, int) else None
 
     @staticmethod
-    def _never_back(
-        state: CursorState, mark: Mark, sample: Sample, earlier: list[Sample], key: Key
-    ) -> Iterable[Anomaly]:
-        since = [one for one in earlier if not any(one.event < kill.index < sample.event for kill in state.kills)]
-        if not since:
+    def _outlived(state: CursorState, mark: Mark) -> None:
+        """Take account of the crashes since the last sample: what was seen before them and had to be on disk."""
+        new = state.kills[mark.kills :]
+        if not new:
             return
-        highest = max(since, key=lambda one: one.position)
+        last = state.kills[mark.kills - 1].index if mark.kills else None
+        for one in mark.since:
+            if mark.floor is not None and one.position <= mark.floor.position:
+                continue
+            # What was seen after an earlier start, before anything new was acked, had come from the disk.
+            recovered = last is not None and not any(last < change.index < one.event for change in mark.changes)
+            if recovered or written(one.time_ns, mark.changes, new[0].time_ns, state.work):
+                mark.floor = one
+        mark.kills = len(state.kills)
+        mark.since.clear()
+
+    @staticmethod
+    def _never_back(state: CursorState, mark: Mark, sample: Sample, key: Key) -> Iterable[Anomaly]:
+        highest: Sample | None = None
+        for one in mark.since:
+            if one.time_ns <= sample.asked_ns and (highest is None or one.position > highest.position):
+                highest = one
+        if highest is None:
+            return
         clauses = ["ACK-CUM-03" if mark.stale else "C2"]
-        if any(highest.event < index < sample.event for index in state.graceful) and highest.position > NOTHING:
+        if state.graceful and state.graceful[-1] > highest.event and highest.position > NOTHING:
             clauses.append("MARKDEL-04")
         for clause in clauses:
             state.judged[clause] += 1
@@ -179,19 +211,8 @@ class CursorPosition(Invariant[CursorState]):
                 )
 
     @staticmethod
-    def _kept_over_a_crash(
-        state: CursorState, mark: Mark, sample: Sample, earlier: list[Sample], key: Key
-    ) -> Iterable[Anomaly]:
-        floor: Sample | None = None
-        for one in earlier:
-            killed = next((kill for kill in state.kills if one.event < kill.index < sample.event), None)
-            if killed is None or (floor is not None and one.position <= floor.position):
-                continue
-            before = [kill.index for kill in state.kills if kill.index < one.event]
-            # What was seen after an earlier start, before anything new was acked, had come from the disk.
-            recovered = bool(before) and not any(before[-1] < change.index < one.event for change in mark.changes)
-            if recovered or written(one.time_ns, mark.changes, killed.time_ns, state.work):
-                floor = one
+    def _kept_over_a_crash(state: CursorState, mark: Mark, sample: Sample, key: Key) -> Iterable[Anomaly]:
+        floor = mark.floor
         if floor is None or floor.position == NOTHING:
             return
         state.judged["C3"] += 1
@@ -208,7 +229,7 @@ class CursorPosition(Invariant[CursorState]):
     def finish(self, state: CursorState) -> Iterable[Anomaly]:
         for subscription, mark in state.marks.items():
             key = (*state.key, subscription)
-            if not mark.samples:
+            if not mark.tops:
                 continue
             if mark.moved or not mark.earliest or not mark.seen or state.evicted:
                 state.undecided.append(
@@ -230,7 +251,7 @@ class CursorPosition(Invariant[CursorState]):
             position = position_of(entry)
             if position is None or position > highest:
                 continue
-            reached = next(sample.event for sample in mark.samples if sample.position >= position)
+            reached = mark.tops[bisect_left(mark.tops, position, key=lambda sample: sample.position)].event
             partial = position in mark.acked.partial
             clause = "MARKDEL-03" if partial else "C4"
             state.judged[clause] += 1

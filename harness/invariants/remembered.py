@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.invariants.faults import Interruptions
@@ -49,16 +50,18 @@ CURSOR_RATE_NS = 1_500_000_000
 another writes both (MARKDEL-04)."""
 
 
-def written(time_ns: int, changes: Iterable[Remembered], killed_ns: int, work: Interruptions) -> bool:
+def written(time_ns: int, changes: Sequence[Remembered], killed_ns: int, work: Interruptions) -> bool:
     """Whether what a cursor was at ``time_ns`` had to be on disk when the broker was killed.
 
-    ``changes``: the acks of the subscription that moved it.
+    ``changes``: the acks of the subscription that moved it, in order.
     """
     if work.worked(time_ns, killed_ns) >= CURSOR_FLUSH_NS + SETTLE_NS:
         return True
-    return any(
-        change.time_ns - time_ns >= CURSOR_RATE_NS
-        and change.arrived(work)
-        and work.worked(change.time_ns, killed_ns) >= SETTLE_NS
-        for change in changes
-    )
+    first = bisect_left(changes, time_ns + CURSOR_RATE_NS, key=lambda change: change.time_ns)
+    for place in range(first, len(changes)):
+        change = changes[place]
+        if work.worked(change.time_ns, killed_ns) < SETTLE_NS:
+            return False
+        if change.arrived(work):
+            return True
+    return False
