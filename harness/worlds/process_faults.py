@@ -85,13 +85,18 @@ class ProcessFaults:
             await self._start(None)
 
     async def set_back(self) -> None:
-        """Undo the settings that were changed: the next session is to find the broker as it was."""
-        if self._changed:
-            self._leave()
-            await self._ask(self._process.terminate(), "did not stop in good order")
-            self._down = True
-            await self._start({name: self._base[name] for name in sorted(self._changed)})
-            self._changed.clear()
+        """Undo the settings that were changed: the next session is to find the broker as it was.
+
+        Nothing of it is recorded: what the plan led to has been read by now.
+        """
+        if not self._changed:
+            return
+        self._leave()
+        await self._ask(self._process.terminate(), "did not stop in good order")
+        settings = {name: self._base[name] for name in sorted(self._changed)}
+        await self._ask(self._process.start_again(settings), "did not come up again on its own data")
+        self._changed.clear()
+        self._downtime.end()
 
     # --- internals -----------------------------------------------------------------------------------------------
 
