@@ -12,12 +12,8 @@ def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     It goes on reading a connection through TLS whose socket was closed under it (a reset at the wrong moment), wants to
     write, and tells its own surprise as a fatal error. That connection is over, and recorded as such, either way.
     """
-    transport = context.get("transport")
-    if (
-        context.get("message") == "Fatal error on SSL protocol"
-        and isinstance(context.get("exception"), RuntimeError)
-        and transport is not None
-        and transport.is_closing()
-    ):
-        return
-    loop.default_exception_handler(context)
+    error = context.get("exception")
+    # The transport itself does not say that it is closing then.
+    closed = isinstance(error, RuntimeError) and "the handler is closed" in str(error)
+    if not (closed and context.get("message") == "Fatal error on SSL protocol"):
+        loop.default_exception_handler(context)
