@@ -9,7 +9,6 @@ import pytest
 
 from harness.worlds.loop_errors import report
 
-
 CLOSED = {
     "message": "Fatal error on SSL protocol",
     "exception": RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed"),
