@@ -33,7 +33,7 @@ from harness.worlds.driver import DEFAULT_NAMESPACE, Answer, Ask, Driver, Look, 
 from harness.worlds.fault_attributes import Partitions, attributes_of
 from harness.worlds.observation import observe
 from harness.worlds.plan import ADMIN_FAULTS, PROCESS_FAULTS, Fault, Operation, Plan
-from harness.worlds.record import HEALING, record_dedup, record_fault
+from harness.worlds.record import HEALING, record_dedup, record_fault, record_not_injected
 from harness.worlds.simulated_network import MILLISECOND, Ends, SimulatedNetwork, Timeline
 from harness.worlds.simulated_process import SimulatedProcess
 from harness.worlds.world import Outcome
@@ -172,7 +172,9 @@ class SimulatedSession:
     # --- faults --------------------------------------------------------------------------------------------------
 
     def _fault(self, fault: Fault) -> None:
-        if fault.kind == "dedup":
+        if fault.kind == "dedup" and self._process_faults.downtime.on_purpose:
+            record_not_injected(self._recorder, fault, "the broker is down or paused")
+        elif fault.kind == "dedup":
             self._set_dedup(bool(attributes_of(fault).enabled))
         elif fault.kind in PROCESS_FAULTS:
             self._pump_until(lambda: not self._process_faults.paused)
