@@ -68,6 +68,7 @@ class ProducerHandle:
     topic: str
     name: str
     remote: str
+    send_timeout_ms: int
     open: bool = True
 
 
@@ -317,7 +318,9 @@ class Driver:
         )
         extra: dict[str, Any] = {}
         if answer.ok is not None:
-            self.producers[operation.handle] = ProducerHandle(operation.client, topic, name, remote)
+            self.producers[operation.handle] = ProducerHandle(
+                operation.client, topic, name, remote, int(params["send_timeout_ms"])
+            )
             extra["last_sequence_id"] = answer.ok.get("last_sequence_id")
         self._complete("producer", op, answer, extra=extra, **columns)
 
@@ -346,7 +349,8 @@ class Driver:
         }
         op = self._invoke("send", extra=described, **columns)
         message = {"op": "send", "producer": producer.remote, "payload": base64.b64encode(data).decode(), **params}
-        answer = yield Ask(message, DEFAULT_TIMEOUT_MS)
+        # The client's own patience ends first: a broker that is started again may take longer than ours.
+        answer = yield Ask(message, max(DEFAULT_TIMEOUT_MS, producer.send_timeout_ms + OPERATION_TIMEOUT_MS))
         extra: dict[str, Any] = dict(described)
         if answer.ok is not None:
             columns |= _id_columns(answer.ok.get("message_id") or {})
@@ -362,7 +366,8 @@ class Driver:
             return
         columns = {"actor": operation.handle, "topic": producer.topic, "producer": producer.name}
         op = self._invoke("flush", **columns)
-        answer = yield Ask({"op": "flush", "producer": producer.remote})
+        patience = max(DEFAULT_TIMEOUT_MS, producer.send_timeout_ms + OPERATION_TIMEOUT_MS)
+        answer = yield Ask({"op": "flush", "producer": producer.remote}, patience)
         self._complete("flush", op, answer, **columns)
 
     def _dead_letter(self, topic: str, subscription: str, policy: dict[str, Any]) -> dict[str, Any]:
