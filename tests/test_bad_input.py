@@ -637,8 +637,8 @@ def test_doctor_on_a_poor_machine(command: Command) -> None:
     findings = {line["name"]: line for line in map(json.loads, run.stdout.splitlines())}
     # Nothing that the default gate needs is missing for certain; what others need is named with what mends it.
     assert run.process.returncode == 0
-    assert not findings["jdk"]["ok"]
-    assert findings["jdk"]["mend"]
+    assert not findings["java"]["ok"]
+    assert findings["java"]["mend"]
     assert "builds 2.12.0" in findings["toxiproxy"]["detail"]
 
 
