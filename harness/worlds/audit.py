@@ -155,6 +155,8 @@ class Auditor:
         command.request_id = self._next_request()
         command.consumer_name = SUBSCRIPTION
         command.durable = True
+        # Optional in the protocol; without it Pulsar 2.8.0 closes the connection.
+        command.read_compacted = False
         command.initialPosition = pb.CommandSubscribe.Earliest
         answer = await self._ask(subscribe, command.request_id)
         if answer.command.type == pb.BaseCommand.ERROR:

@@ -357,6 +357,8 @@ class Consumer:
             consumer_name=self.options.name,
             priority_level=0,
             durable=True,
+            # Optional in the protocol; without it Pulsar 2.8.0 closes the connection.
+            read_compacted=False,
             initialPosition=initial,
         )
         if not self.options.shared:
