@@ -433,6 +433,22 @@ def test_a_position_seen_after_one_crash_outlives_the_next() -> None:
     assert names(judge(history, *acks.INVARIANTS)) == {("C3", "crash-lost-too-much")}
 
 
+def test_a_position_that_was_acked_again_after_a_crash_may_be_lost_with_the_next() -> None:
+    history = ConsumerHistory()
+    ready = fault("broker_ready")
+    story(got(0, 1), acked(0, 1), crash, ready)(history)
+    history.closed()
+    history.subscribe(conn=2)
+    history.flow(10, conn=2)
+    got(0, conn=2)(history)
+    history.ack((1, 0), conn=2)
+    cursor(1, 0)(history)
+    crash(history)
+    ready(history)
+    cursor(None, None)(history)
+    assert names(judge(history, *acks.INVARIANTS)) == set()
+
+
 def test_an_ack_before_a_crash_need_not_move_the_mark_after_it() -> None:
     history = ConsumerHistory()
     story(got(0, 1), acked(0, 1), crash, fault("broker_ready"), step("wait", 3 * SECOND))(history)

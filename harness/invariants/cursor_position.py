@@ -34,12 +34,13 @@ class Mark:
     """The mark-delete samples of one subscription, and what it was told before and between them.
 
     ``tops``: each sample that was higher than all before it. ``since``: those since the last of ``kills`` crashes that
-    a later one can be compared with. ``floor``: the highest of those before that had to be on disk.
+    a later one can be compared with, ``told`` the ACKs. ``floor``: the highest of those before that had to be on disk.
     """
 
     acked: Acknowledged = field(default_factory=Acknowledged)
     heard: list[tuple[Event, Remembered]] = field(default_factory=list)
     changes: list[Remembered] = field(default_factory=list)
+    told: list[int] = field(default_factory=list)
     tops: list[Sample] = field(default_factory=list)
     since: list[Sample] = field(default_factory=list)
     floor: Sample | None = None
@@ -150,6 +151,7 @@ class CursorPosition(Invariant[CursorState]):
                 mark.changes.append(known)
             mark.heard.append((event, known))
         mark.acked.take(event)
+        mark.told.append(event.index)
         mark.touched_ns = event.time_ns
         if cumulative and mark.since and named and max(named) < mark.since[-1].position:
             mark.stale.append(event.index)
@@ -178,15 +180,17 @@ class CursorPosition(Invariant[CursorState]):
         if not new:
             return
         last = state.kills[mark.kills - 1].index if mark.kills else None
+        acked = next((index for index in mark.told if last is not None and index > last), None)
         for one in mark.since:
             if mark.floor is not None and one.position <= mark.floor.position:
                 continue
             # What was seen after an earlier start, before anything new was acked, had come from the disk.
-            recovered = last is not None and not any(last < change.index < one.event for change in mark.changes)
+            recovered = last is not None and (acked is None or one.event < acked)
             if recovered or written(one.time_ns, mark.changes, new[0].time_ns, state.work):
                 mark.floor = one
         mark.kills = len(state.kills)
         mark.since.clear()
+        mark.told = [index for index in mark.told if index > new[-1].index]
 
     @staticmethod
     def _never_back(state: CursorState, mark: Mark, sample: Sample, key: Key) -> Iterable[Anomaly]:
