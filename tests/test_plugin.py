@@ -176,11 +176,11 @@ def test_of_a_foreign_profile_the_examples_and_steps_count(run) -> None:
     "arguments", [("smoke",), ("ci",), ("nightly", "--hypothesis-verbosity", "quiet")], ids=lambda given: given[0]
 )
 def test_directed_plans_are_those_of_the_profile(run, arguments) -> None:
-    everywhere = len(list((ROOT / "fixtures/plans").glob(f"{FAMILY}-*.json")))
-    beyond_smoke = len(list((ROOT / "fixtures/plans/ci").glob(f"{FAMILY}-*.json")))
-    assert beyond_smoke
+    folders = {"smoke": ["."], "ci": [".", "ci"], "nightly": [".", "ci", "nightly"]}[arguments[0]]
+    counts = [len(list((ROOT / "fixtures/plans" / folder).glob(f"{FAMILY}-*.json"))) for folder in folders]
+    assert all(counts)
     opened, _ = watched(families(run, "--hypothesis-profile", *arguments, plans="directed"))
-    assert opened == everywhere + (0 if arguments[0] == "smoke" else beyond_smoke)
+    assert opened == sum(counts)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
