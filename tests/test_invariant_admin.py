@@ -530,6 +530,16 @@ def test_ledgers_are_not_counted_while_anything_is_sent() -> None:
     assert nothing_to_judge(tell, "LEDGER-05")
 
 
+def test_a_list_of_ledgers_that_is_not_complete_decides_nothing() -> None:
+    def tell(history: AdminHistory) -> None:
+        stored(history, (1, 0))
+        history.rest()
+        history.told("LEDGERS", {"ledgers": [], "entries": 1}, ledger_id=1, entry_id=0)
+        read(history, (1, 0))
+
+    assert nothing_to_judge(tell, "LEDGER-05")
+
+
 def test_a_limit_of_bytes_says_nothing_about_entries() -> None:
     assert nothing_to_judge(limited({3: 9, 5: 1}, limit='{"megabytes": 1}'), "LEDGER-02")
 

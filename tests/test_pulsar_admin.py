@@ -317,6 +317,19 @@ def test_a_termination_right_after_an_unload_ends_where_the_ledger_before_does()
     assert tell(answers, lambda admin: admin.terminate_topic(TOPIC))[0] == Position(4, 2)
 
 
+def test_a_list_of_ledgers_that_is_not_complete_is_asked_for_again():
+    """As 2.9.1 was seen to answer."""
+    early = {"numberOfEntries": 6, "currentLedgerEntries": 6, "lastConfirmedEntry": "1:5", "ledgers": []}
+    whole = {**early, "ledgers": [{"ledgerId": 1, "entries": 0, "size": 0}]}
+    question = "GET persistent/public/run/t/internalStats"
+    answers = {question: [(200, json.dumps(early)), (200, json.dumps(whole))]}
+    internal, _ = tell(answers, lambda admin: admin.internal_stats(TOPIC))
+    assert [(one.ledger, one.entries) for one in internal.ledgers] == [(1, 6)]
+    internal, service = tell({question: (200, json.dumps(early))}, lambda admin: admin.internal_stats(TOPIC))
+    assert internal.ledgers == ()
+    assert len(service.asked) == 3
+
+
 def test_a_subscription_that_is_gone_is_deleted_already():
     answers = {"DELETE persistent/public/run/t/subscription/s": (404, '{"reason":"Subscription not found"}')}
     assert tell(answers, lambda admin: admin.delete_subscription(TOPIC, "s"))[0] is None
