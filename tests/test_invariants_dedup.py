@@ -336,6 +336,27 @@ def _(h: History) -> None:
     hole(h, ("a", "b"))
 
 
+def refused_duplicate(h: History) -> None:
+    h.dedup(True)
+    h.published(0, "a", (0, 0))
+    h.sent(0, "a", conn=2)
+    h.refused(0, "PersistenceError", conn=2)
+
+
+@breaks("DEDUP-01", "duplicate-refused")
+def _(h: History) -> None:
+    refused_duplicate(h)
+
+
+def test_a_broker_that_something_was_done_to_may_refuse_a_duplicate():
+    h = History()
+    h.add(layer="fault", kind="unload")
+    refused_duplicate(h)
+    result = judge(h, *INVARIANTS)["DEDUP-01"]
+    assert result.anomalies == []
+    assert result.undecided
+
+
 @breaks("DEDUP-01", "duplicate-stored")
 def _(h: History) -> None:
     h.dedup(True)

@@ -498,7 +498,14 @@ class DeduplicationAnswers(Invariant[AnswersState]):
             return
         straddles = is_batch(sent.frame) and covered(sent.frame)[-1] > persisted
         clause = "DEDUP-05" if straddles else "DEDUP-01"
-        if sent.refused:
+        certain = not straddles and not state.around.broker_disturbed
+        if sent.refused and sent.answer.error == "PersistenceError" and certain:
+            yield state.anomaly(
+                clause, "duplicate-refused",
+                f"{persisted} was acknowledged already, yet ids {ids[0]}..{ids[1]} were answered with an error",
+                sent.frame.index, sent.answer.index,
+            )  # fmt: skip
+        elif sent.refused:
             state.unsure(clause, f"the duplicate was refused with {sent.answer.error}", sent.answer.index)
         elif sent.stored:
             yield state.anomaly(

@@ -42,6 +42,9 @@ DISTURBANCES = (
 )
 """What can make an operation fail or wait, or change what is stored; ``untoxic`` and ``restore`` only undo."""
 
+NETWORK = frozenset({"toxic", "cut", "refuse"})
+"""The disturbances that do nothing to the broker itself."""
+
 
 def concerns(event: Event, topic: str) -> bool:
     """Whether a fault event is about this topic: broker-wide ones are, and one about all partitions of it is."""

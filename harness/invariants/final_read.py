@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.history.event import Event
-from harness.invariants.faults import DISTURBANCES, RELOADS, RESTORING, concerns
+from harness.invariants.faults import DISTURBANCES, NETWORK, RELOADS, RESTORING, concerns
 
 
 def ends_or_disturbs(event: Event) -> bool:
@@ -12,7 +12,10 @@ def ends_or_disturbs(event: Event) -> bool:
 
 
 class Surroundings:
-    """Broadcast facts as one topic sees them. ``crashes``: where connections ended, or the topic was loaded again."""
+    """Broadcast facts as one topic sees them. ``crashes``: where connections ended, or the topic was loaded again.
+
+    ``broker_disturbed``: something was done to the broker or the topic itself, which may explain an error of it.
+    """
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -23,6 +26,7 @@ class Surroundings:
         self.restored_ns = 0
         self.healed: int | None = None
         self.crashes: list[int] = []
+        self.broker_disturbed = False
         self._switches: list[tuple[int, bool]] = []
 
     def take(self, event: Event) -> None:
@@ -43,6 +47,7 @@ class Surroundings:
             if event.kind in RESTORING:
                 self.restored_ns = event.time_ns
             self.last_disturbance = event.index
+            self.broker_disturbed |= event.kind not in NETWORK
             if event.kind in RELOADS or event.kind in ("cut", "refuse"):
                 self.crashes.append(event.index)
 

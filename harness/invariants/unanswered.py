@@ -47,13 +47,23 @@ def _one_message(frames: list[Event]) -> bool:
     )
 
 
+def _hides_its_piece(answer: Event, frames: list[Event]) -> bool:
+    """Whether an answer refuses one of several waiting pieces of a message and does not say which.
+
+    An error overtakes the receipts of pieces that are being stored: 2.10.5 refuses a later piece as a possible
+    duplicate of piece 0, whose receipt comes after that. A piece that arrived damaged is told by its checksum.
+    """
+    return answer.kind == "SEND_ERROR" and answer.error != "ChecksumError" and all(map(is_chunk, frames))
+
+
 class Unanswered:
     """Matches answers to SENDs: the oldest waiting SEND of that producer and connection with the answer's sequence id.
 
     A receipt names the lowest id of a batch, an error the highest (the broker's habit); the other end matches when
     nothing else does. The pieces of a chunked message share one id; only the last may be a duplicate, and its answer
     then overtakes those of the others, so a duplicate receipt goes to a last piece first. An application may repeat an
-    id while the first is in flight: which answer is whose cannot be told (RECEIPT-03), and those SENDs are *contested*.
+    id while the first is in flight, and an error may be of any of several pieces: which answer is whose cannot be told
+    (RECEIPT-03), and those SENDs are *contested*.
     """
 
     def __init__(self) -> None:
@@ -76,7 +86,8 @@ class Unanswered:
         fitting = self._fitting(waiting, frame)
         if not fitting:
             return None
-        if len(fitting) > 1 and not _one_message([sent.frame for sent in fitting]):
+        frames = [sent.frame for sent in fitting]
+        if len(fitting) > 1 and (not _one_message(frames) or _hides_its_piece(frame, frames)):
             for sent in fitting:
                 sent.contested = True
         # What was sent before the broker closed the producer may never be answered; its repetition is.

@@ -86,7 +86,7 @@ class PushesAfterUnsubscribe(ConsumeService):
 class RefusesDuplicates(Producer):
     def receipt(self, sequence_id: int, highest: int | None, at: tuple[int, int] | None) -> None:
         if at is None:
-            self.connection.send(answers.send_error(self.id, sequence_id, "NotAllowedError", "seen before"))
+            self.connection.send(answers.send_error(self.id, sequence_id, "PersistenceError", "seen before"))
         else:
             super().receipt(sequence_id, highest, at)
 
@@ -134,7 +134,7 @@ MUTANTS = (
         side="broker",
         breaks="A known duplicate is answered with an error instead of a receipt without a position.",
         expected=("DEDUP-01",),
-        shown_by="dedup-chunks-again",
+        shown_by="dedup-again",
         parts={"producer": RefusesDuplicates},
     ),
     Mutant(
