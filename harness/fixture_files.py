@@ -22,5 +22,5 @@ def seeds_directory() -> Path:
 
 
 def known_failing_files() -> dict[str, Path]:
-    """The shipped lists of known failures by what they are of: a system or client, for all its versions or ``@`` some."""
+    """The shipped lists of known failures by what they are of: a system or client, all its versions or (``@``) some."""
     return {path.stem: path for path in sorted((fixture_directory() / "known-failing").glob("*.txt"))}

@@ -58,6 +58,10 @@ SETTLE_MS = 250
 """Before the cursors are looked at: consumers that fell silent have nothing under way, but with all lanes busy clients
 were seen to connect and look up again after that."""
 
+AT_REST_MS = 800
+"""The same where the broker has an admin service: what it says of itself counts as of rest when nothing happened for a
+second, of which the drain was a quarter."""
+
 CLOSING_MS = 50
 """Before the final read: a client answers its close before its connections end. The taps saw most ends within 5 ms, so
 that they stand before the read; with all lanes busy some came up to 0.2 s later, and stand in the middle of it."""
@@ -428,7 +432,7 @@ class RealSession:
             }
             if drains:
                 await asyncio.wait(drains)
-            await asyncio.sleep(SETTLE_MS / 1000)
+            await asyncio.sleep((SETTLE_MS if self._world.system.admin is None else AT_REST_MS) / 1000)
             await self._look()
             drained = self._driver.drained and self._error is None
             self._recorder.record(layer="fault", kind="quiescent", extra={"drained": drained})
