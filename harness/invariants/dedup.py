@@ -413,8 +413,8 @@ class DeduplicationAnswers(Invariant[AnswersState]):
     clauses = ("DEDUP-01", "DEDUP-02", "DEDUP-03", "DEDUP-05", "DEDUP-06", "DEDUP-08", "DEDUP-09")
 
     def key(self, event: Event) -> Key | None:
-        wanted = (event.layer == "tap.broker" and event.kind in _FRAMES) or event.kind == "ENTRY"
-        return producer_key(event) if wanted else None
+        wanted = event.layer == "tap.broker" and event.kind in (*_FRAMES, "PRODUCER", "CLOSE_PRODUCER")
+        return producer_key(event) if wanted or event.kind == "ENTRY" else None
 
     def broadcast(self, event: Event) -> bool:
         return ends_or_disturbs(event)
@@ -430,6 +430,8 @@ class DeduplicationAnswers(Invariant[AnswersState]):
         elif event.kind == "SEND":
             state.used(event)
             state.sends.sent(event)
+        elif event.kind in ("PRODUCER", "CLOSE_PRODUCER"):
+            state.sends.excuse(event.connection or "")
         else:
             state.sends.answered(event)
         return ()

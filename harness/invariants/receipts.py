@@ -285,7 +285,7 @@ class ClientReceipts(Invariant[ClientState]):
 
     def key(self, event: Event) -> Key | None:
         wanted = (event.layer == "api" and event.kind == "send") or (
-            event.layer == "tap.client" and event.kind in ("SEND", *_ANSWERS, "CLOSE_PRODUCER")
+            event.layer == "tap.client" and event.kind in ("SEND", *_ANSWERS, "PRODUCER", "CLOSE_PRODUCER")
         )
         return producer_key(event) if wanted else None
 
@@ -301,6 +301,9 @@ class ClientReceipts(Invariant[ClientState]):
             state.closed[connection] = event
             if event.layer == "tap.client":
                 return list(self._after_stale(state, event, connection))
+        elif event.kind == "PRODUCER":
+            # What was sent after the broker closed the producer, before the client knew, is not answered either.
+            state.sends.excuse(connection)
         elif event.kind in ("close", "CLOSE_PRODUCER"):
             state.stale.clear()
             if event.extra.get("direction") == "to_client":
