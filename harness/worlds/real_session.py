@@ -441,11 +441,20 @@ class RealSession:
             await asyncio.sleep(CLOSING_MS / 1000)
             await self._look()
             if self._error is None:
-                await self._auditor.read_everything()
+                await self._auditor.read_everything(None if self._world.system.admin is None else self._last_stored)
         if failure := self._lane.failure():
             self._failed(f"a tap failed: {failure}")
         # Last of all: what a part that was gone at the end did not say proves nothing.
         await self._world.check()
+
+    async def _last_stored(self, topic: str) -> tuple[int, int] | None:
+        """What the admin service says of a topic's end."""
+        assert self._world.system.admin is not None
+        try:
+            last = (await self._world.system.admin.internal_stats(topic)).last_confirmed
+        except AdminError:
+            return None
+        return None if last is None else (last.ledger, last.entry)
 
     async def _complete_everything(self) -> None:
         """Wait for the open calls; every one has a timeout of its own, so this ends."""
