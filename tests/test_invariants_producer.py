@@ -517,6 +517,13 @@ def _(h: History) -> None:
         h.frame("PRODUCER", side="client", producer=name, request_id=number, extra={"producer_id": 0})
 
 
+@holds("CLIENT-05")
+def _(h: History) -> None:
+    """A producer without a name comes again, on its connection, with the one it was given."""
+    for number, name in enumerate((None, "standalone-1")):
+        h.frame("PRODUCER", side="client", producer=name, request_id=number, extra={"producer_id": 0})
+
+
 @holds("LOOKUP-14")
 def _(h: History) -> None:
     h.both("LOOKUP", request_id=1)

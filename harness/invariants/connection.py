@@ -165,7 +165,9 @@ class Connection(Invariant[ConnectionState]):
             return
         state.judged["PROD-03"] += 1
         known = state.producers.get(number)
-        if known is not None and known != (event.topic, event.producer):
+        # One that registered without a name comes again, after an unload, with the one the broker gave it.
+        nameless = known is not None and known[1] is None and known[0] == event.topic
+        if known is not None and known != (event.topic, event.producer) and not nameless:
             yield state.anomaly(
                 "CLIENT-05", "producer-id-reused", f"producer id {number} stands for two producers", event.index
             )
