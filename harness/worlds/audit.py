@@ -24,6 +24,10 @@ from harness.worlds.record import Records
 SUBSCRIPTION = "starquake-audit"
 ANSWER_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 15.0
+PATIENCE_S = 3.0
+PATIENCE_AFTER_DOWNTIME_S = 20.0
+"""How long nothing may come before the end is reached: a broker that was restarted may read again only later."""
+
 QUIET_S = 0.15
 MAX_MESSAGE_SIZE = 128 * 1024 * 1024
 PERMITS = 1_000
@@ -56,7 +60,6 @@ class _Watched:
     consumer_id: int
     attached: bool
     problem: str = ""
-    read: tuple[int, int] | None = None
 
 
 class Auditor:
@@ -78,6 +81,7 @@ class Auditor:
         self._pump: asyncio.Task[None] | None = None
         self._lost = ""
         self._away = False
+        self._times_away = 0
         self._distrusted = ""
 
     async def open(self) -> None:
@@ -114,6 +118,7 @@ class Auditor:
     def away(self) -> None:
         """The broker is going to be away on purpose: what it does not answer, and a lost connection, is no problem."""
         self._away = True
+        self._times_away += 1
 
     async def back(self) -> None:
         """The broker is there again: connect if need be, and subscribe to whatever is not. Raises AuditError."""
@@ -179,11 +184,8 @@ class Auditor:
         for watched in self._topics:
             if not watched.attached and not watched.problem and not self._lost:
                 await self._hold(watched)
-            problem = watched.problem or await self._read_topic(watched) or self._distrusted
-            if not problem and stored is not None:
-                last = await stored(watched.topic)
-                if last is not None and (watched.read is None or watched.read < last):
-                    problem = f"the read ended at {watched.read}, but the broker's storage has entries up to {last}"
+            known = None if stored is None else await stored(watched.topic)
+            problem = watched.problem or await self._read_topic(watched, known) or self._distrusted
             extra = {"complete": False, "reason": problem} if problem else {"complete": True}
             self._recorder.record(layer="log", kind="LOG_END", topic=watched.topic, extra=extra)
 
@@ -200,8 +202,8 @@ class Auditor:
 
     # --- internals -----------------------------------------------------------------------------------------------
 
-    async def _read_topic(self, watched: _Watched) -> str:
-        """Read up to the last message id the system names. Returns the problem, empty when complete."""
+    async def _read_topic(self, watched: _Watched, known: tuple[int, int] | None) -> str:
+        """Read up to the last message id the system names, and up to ``known``. The problem, empty when complete."""
         refusal = ""
         try:
             last = await self._last_position(watched)
@@ -210,10 +212,12 @@ class Auditor:
             last, refusal = None, str(error)
         except AuditError as error:
             return str(error)
+        last = max((position for position in (last, known) if position is not None), default=None)
+        patience = PATIENCE_S if self._times_away == 0 else PATIENCE_AFTER_DOWNTIME_S
         self._flow(watched.consumer_id)
         frames = self._messages.setdefault(watched.consumer_id, [])
         granted, taken = PERMITS, 0
-        deadline = asyncio.get_running_loop().time() + READ_TIMEOUT_S
+        began = asyncio.get_running_loop().time()
         reached = last is None
         while True:
             self._arrived.clear()
@@ -223,8 +227,8 @@ class Auditor:
                 position = frame.command.message.message_id
                 columns = columns_of_message(watched.topic, frame)
                 self._recorder.record(layer="log", kind="ENTRY", **columns)
-                watched.read = (position.ledgerId, position.entryId)
-                if last is not None and watched.read >= last:
+                at = (position.ledgerId, position.entryId)
+                if last is not None and at >= last:
                     reached = True
                 if granted < PERMITS // 2:
                     self._flow(watched.consumer_id)
@@ -237,10 +241,10 @@ class Auditor:
             except TimeoutError:
                 if reached:
                     return refusal if taken else ""
-                if asyncio.get_running_loop().time() > deadline - READ_TIMEOUT_S + 3.0:
+                if asyncio.get_running_loop().time() > began + patience:
                     return f"the read stopped after {taken} entries, before the last id the system named ({last})"
-            if asyncio.get_running_loop().time() > deadline:
-                return f"the read did not end in {READ_TIMEOUT_S:.0f} s"
+            if asyncio.get_running_loop().time() > began + patience + READ_TIMEOUT_S:
+                return f"the read did not end in {patience + READ_TIMEOUT_S:.0f} s"
 
     async def _last_position(self, watched: _Watched) -> tuple[int, int] | None:
         """The last stored position by GET_LAST_MESSAGE_ID, None for an empty topic."""

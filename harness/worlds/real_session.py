@@ -62,6 +62,10 @@ AT_REST_MS = 800
 """The same where the broker has an admin service: what it says of itself counts as of rest when nothing happened for a
 second, of which the drain was a quarter."""
 
+UNREAD_PAUSE_S = 1.0
+UNREAD_LIMIT_S = 25.0
+"""How long the broker may take for what it has not read yet, once its consumers are silent."""
+
 CLOSING_MS = 50
 """Before the final read: a client answers its close before its connections end. The taps saw most ends within 5 ms, so
 that they stand before the read; with all lanes busy some came up to 0.2 s later, and stand in the middle of it."""
@@ -425,13 +429,9 @@ class RealSession:
         if self._error is None:
             downtime = self._process_faults is not None and self._process_faults.used
             limit = DRAIN_AFTER_DOWNTIME_MS if downtime else DRAIN_LIMIT_MS
-            drains = {
-                self._begin(self._driver.drain(handle, self._driver.idle_ms(handle), limit))
-                for handle, consumer in self._driver.consumers.items()
-                if consumer.open
-            }
-            if drains:
-                await asyncio.wait(drains)
+            await self._drain(limit)
+            if downtime:
+                await self._until_read(limit)
             await asyncio.sleep((SETTLE_MS if self._world.system.admin is None else AT_REST_MS) / 1000)
             await self._look()
             drained = self._driver.drained and self._error is None
@@ -446,6 +446,43 @@ class RealSession:
             self._failed(f"a tap failed: {failure}")
         # Last of all: what a part that was gone at the end did not say proves nothing.
         await self._world.check()
+
+    async def _drain(self, limit_ms: int) -> None:
+        """All open consumers receive, side by side, until they are silent."""
+        drains = {
+            self._begin(self._driver.drain(handle, self._driver.idle_ms(handle), limit_ms))
+            for handle, consumer in self._driver.consumers.items()
+            if consumer.open
+        }
+        if drains:
+            await asyncio.wait(drains)
+
+    async def _until_read(self, limit_ms: int) -> None:
+        """Drain again as long as the broker itself says that it has not read to the end for everybody.
+
+        Right after a restart a read may fail, and be tried again only later: 3.0.7 says it waits for 15 s.
+        """
+        deadline = asyncio.get_running_loop().time() + UNREAD_LIMIT_S
+        while self._error is None and asyncio.get_running_loop().time() < deadline and await self._unread():
+            await asyncio.sleep(UNREAD_PAUSE_S)
+            await self._drain(limit_ms)
+
+    async def _unread(self) -> bool:
+        """Whether a subscription of an open consumer has entries that the broker has not read for it."""
+        admin = self._world.system.admin
+        if admin is None:
+            return False
+        subscriptions = {consumer.subscription for consumer in self._driver.consumers.values() if consumer.open}
+        for topic in self._driver.topics:
+            try:
+                storage = await admin.internal_stats(topic)
+            except AdminError:
+                continue
+            for name in subscriptions & set(storage.cursors):
+                at, last = storage.cursors[name].read_position, storage.last_confirmed
+                if at is not None and last is not None and (at.ledger, at.entry) <= (last.ledger, last.entry):
+                    return True
+        return False
 
     async def _last_stored(self, topic: str) -> tuple[int, int] | None:
         """What the admin service says of a topic's end."""
