@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from harness.clauses.requirements import load
 from harness.setup_error import SetupError
 from harness.systems import docker
 from harness.systems.docker import COMMAND, ContainerProcess, DockerSystem, new_container
 from harness.systems.first_message import send_one
 from harness.systems.lite import LiteSystem
+from harness.systems.pulsar.settings import configured
 from harness.systems.resolve import names_a_system, resolve
 from harness.systems.system import Address, UnknownSystem
 
@@ -31,6 +33,33 @@ def test_the_name_of_an_image_is_a_system():
     assert not names_a_system("docker:")
     with pytest.raises(UnknownSystem, match="docker:IMAGE"):
         resolve("docker:")
+
+
+STANDALONE_CONF = {
+    "acknowledgmentAtBatchIndexLevelEnabled": "false",
+    "brokerDeduplicationEnabled": "false",
+    "brokerDeduplicationEntriesInterval": "1000",
+    "brokerDeduplicationProducerInactivityTimeoutMinutes": "360",
+    "managedLedgerCursorPositionFlushSeconds": "60",
+    "managedLedgerDefaultMarkDeleteRateLimit": "0.1",
+    "managedLedgerMaxUnackedRangesToPersist": "10000",
+    "preciseDispatcherFlowControl": "false",
+}
+"""What the images have in that file, of the settings that decide a promise."""
+
+
+def test_what_an_image_runs_with_binds_the_clauses_that_pulsar_of_our_own_is_bound_by():
+    """No clause may be judged by a default that the file in the image has changed."""
+    told = DockerSystem(IMAGE).configuration
+    runs_with = {**STANDALONE_CONF, **told}
+    assert told["managedLedgerDefaultMarkDeleteRateLimit"] == "1.0"
+    for found in load():
+        version = found.frozen_for[-1]
+        assert found.defaults.keys() - runs_with.keys() <= {"subscriptionKeySharedUseConsistentHashing"}
+        for clause in found.named:
+            bound = found.binding(clause, version, runs_with)
+            assert bound == found.binding(clause, version, told)
+            assert bound == found.binding(clause, version, configured({}))
 
 
 def test_without_testcontainers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
@@ -240,6 +269,7 @@ def test_ports_are_on_the_loopback_only():
     container = container_or_skip(16650, 18080)
     assert container.ports == {"6650/tcp": ("127.0.0.1", 16650), "8080/tcp": ("127.0.0.1", 18080)}
     assert container._command == COMMAND
+    assert container.env["PULSAR_PREFIX_managedLedgerDefaultMarkDeleteRateLimit"] == "1.0"
 
 
 async def test_a_real_container_is_killed_paused_and_started_again_on_its_data():

@@ -28,6 +28,9 @@ COMMAND = ["bash", "-c", "bin/apply-config-from-env.py conf/standalone.conf && e
 OF_THE_MACHINE = frozenset({"allowLoopback", "listeningInterface", "clusterName", "diskUsageWarnThreshold"})
 """Settings of a broker right on this machine, which a container has its own of."""
 
+AS_BY_DEFAULT = {"managedLedgerDefaultMarkDeleteRateLimit": "1.0"}
+"""What decides a promise, and is not at its default in the ``standalone.conf`` of the image (there 0.1)."""
+
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30
 KILLED = 137
@@ -42,8 +45,12 @@ INSTALL = "pip install 'starquake[docker]'"
 
 
 def settings_of_image() -> dict[str, str]:
-    """By Pulsar's names: those of ``pulsar@VERSION``, as far as they are not about the machine."""
-    return {name: value for name, value in configured({}).items() if name not in OF_THE_MACHINE}
+    """By Pulsar's names: those of ``pulsar@VERSION``, as far as they are not about the machine.
+
+    It runs on the image's own ``standalone.conf``; what ``pulsar@VERSION`` has by not having that file is set as well.
+    """
+    shared = {name: value for name, value in configured({}).items() if name not in OF_THE_MACHINE}
+    return {**AS_BY_DEFAULT, **shared}
 
 
 class DockerSystem(System):
