@@ -59,6 +59,18 @@ def test_nothing_is_stored_in_a_topic_that_was_terminated(world: World) -> None:
     assert [event.phase for event in of_kind(outcome, "send") if event.phase != "invoke"][3] != "ok"
 
 
+def test_a_refusal_about_another_topic_takes_no_termination_back(world: World) -> None:
+    other = Fault(kind="terminate", attributes={"topic": 5})
+    sent = op("send", "p0", tag="m")
+    outcome = run_plan(world, plan_of(CONSUMER, PRODUCER, sent, Fault(kind="terminate"), other, CONSUME, sent))
+    assert outcome.judgement.anomalies == []
+    [refused] = of_kind(outcome, "not_injected")
+    assert refused.topic != stored(outcome)[0].topic
+    assert {event.topic for event in outcome.history if event.error == "TopicTerminatedError"} == {
+        stored(outcome)[0].topic
+    }
+
+
 def test_a_refusal_is_recorded_with_the_brokers_words_and_the_plan_goes_on(world: World) -> None:
     fault = Fault(kind="delete_subscription", attributes={"subscription": "s"})
     outcome = run_plan(world, plan_of(CONSUMER, PRODUCER, op("send", "p0", tag="m"), fault, CONSUME))
@@ -68,6 +80,7 @@ def test_a_refusal_is_recorded_with_the_brokers_words_and_the_plan_goes_on(world
     assert (asked.topic, asked.subscription) == (stored(outcome)[0].topic, "s")
     [refused] = of_kind(outcome, "not_injected")
     assert refused.extra["fault"] == "delete_subscription"
+    assert (refused.topic, refused.subscription) == (asked.topic, asked.subscription)
     assert "connected consumers" in refused.extra["why"]
 
 

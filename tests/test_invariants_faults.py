@@ -229,7 +229,32 @@ def test_what_was_sent_before_the_start_was_over_says_nothing_of_ledgers() -> No
 def terminated(history: History, refused: bool = False) -> None:
     fault(history, "terminate", topic=TOPIC)
     if refused:
-        fault(history, "not_injected", extra={"fault": "terminate"})
+        fault(history, "not_injected", topic=TOPIC, extra={"fault": "terminate"})
+
+
+def told_of_the_end(history: History) -> None:
+    history.frame("REACHED_END_OF_TOPIC", to="client", consumer=CONSUMER, subscription=SUBSCRIPTION)
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "another"])
+def test_a_later_refusal_takes_no_earlier_termination_back(topic: str) -> None:
+    history = History()
+    terminated(history)
+    fault(history, "terminate", topic=topic)
+    fault(history, "not_injected", topic=topic, extra={"fault": "terminate"})
+    told_of_the_end(history)
+    results = judge(history, Termination())
+    assert names(results) == set()
+    assert results["CONS-11"].judged == 1
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_termination_that_was_always_refused_is_none(times: int) -> None:
+    history = History()
+    for _ in range(times):
+        terminated(history, refused=True)
+    told_of_the_end(history)
+    assert names(judge(history, Termination())) == {("CONS-11", "end-of-a-topic-that-goes-on")}
 
 
 def test_a_terminated_topic_refuses() -> None:

@@ -15,14 +15,19 @@ TERMINATED = "TopicTerminatedError"
 
 
 class TerminationState(FoldState):
-    """When the topic was to be terminated, and since when it surely was."""
+    """When the topic was to be terminated, and since when it surely was. ``asks``: the requests not refused so far."""
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)
-        self.asked: int | None = None
+        self.asks: list[int] = []
         self.certain: int | None = None
         self.sends: dict[str | None, Unanswered] = {}
         self.final: dict[str | None, int] = {}
+
+    @property
+    def asked(self) -> int | None:
+        """The first request that was not refused."""
+        return self.asks[0] if self.asks else None
 
     def anomaly(
         self, clause: str, name: str, message: str, *witness: int, severity: Severity = "conformance"
@@ -38,7 +43,7 @@ class Termination(Invariant[TerminationState]):
     """ERR-05 and CONS-11 next to the broker, PROD-14 next to the client. Keyed by topic.
 
     The administrator's call has returned when the plan goes on: the next send or producer it asks for comes after it,
-    unless a ``not_injected`` told that it was refused.
+    unless a ``not_injected`` about the same topic told that it was refused: that is the answer to the latest request.
     """
 
     name = "termination"
@@ -63,11 +68,12 @@ class Termination(Invariant[TerminationState]):
 
     def step(self, state: TerminationState, event: Event) -> Iterable[Anomaly]:
         if event.layer == "fault":
+            if not concerns(event, state.key[0]):
+                return ()
             if event.kind == "terminate":
-                if concerns(event, state.key[0]) and state.asked is None:
-                    state.asked = event.index
-            elif event.extra.get("fault") == "terminate" and state.certain is None:
-                state.asked = None
+                state.asks.append(event.index)
+            elif event.extra.get("fault") == "terminate" and state.asks and state.certain is None:
+                state.asks.pop()
         elif event.layer == "api":
             if event.phase == "invoke":
                 if state.asked is not None and state.certain is None:

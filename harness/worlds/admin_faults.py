@@ -12,6 +12,16 @@ from harness.worlds.plan import Fault
 from harness.worlds.record import Records, record_fault, record_not_injected
 
 
+def subject(fault: Fault, driver: Driver) -> dict[str, str]:
+    """The topic and the subscription that a fault is about, as columns of an event; empty when it is about neither."""
+    attributes, about = attributes_of(fault), dict[str, str]()
+    if isinstance(attributes, OneTopic | Subscription | Partitions):
+        about["topic"] = driver.topic(attributes.topic)
+    if isinstance(attributes, Subscription):
+        about["subscription"] = attributes.subscription
+    return about
+
+
 class AdminFaults:
     """Those of one session, on its own topics and namespace. All but ``dedup``, which has a state of its own."""
 
@@ -28,30 +38,23 @@ class AdminFaults:
         A refusal is recorded behind the fault, with the broker's words.
         """
         attributes = attributes_of(fault)
-        record_fault(self._recorder, fault, **self._about(attributes))
+        about = subject(fault, self._driver)
+        record_fault(self._recorder, fault, **about)
         if self._downtime.on_purpose:
-            record_not_injected(self._recorder, fault, "the broker is down or paused")
+            record_not_injected(self._recorder, fault, "the broker is down or paused", **about)
             return False
         before = self._downtime.count
         try:
             await self._ask(fault.kind, attributes)
         except AdminRefused as error:
-            record_not_injected(self._recorder, fault, str(error))
+            record_not_injected(self._recorder, fault, str(error), **about)
             return False
         except AdminUnreachable as error:
             if self._downtime.count == before:
                 raise
-            record_not_injected(self._recorder, fault, str(error))
+            record_not_injected(self._recorder, fault, str(error), **about)
             return False
         return True
-
-    def _about(self, attributes: Any) -> dict[str, str]:
-        about: dict[str, str] = {}
-        if isinstance(attributes, OneTopic | Subscription | Partitions):
-            about["topic"] = self._driver.topic(attributes.topic)
-        if isinstance(attributes, Subscription):
-            about["subscription"] = attributes.subscription
-        return about
 
     async def _ask(self, kind: str, attributes: Any) -> None:
         admin = self._admin

@@ -21,7 +21,7 @@ from harness.history.recorder import Recorder
 from harness.invariants.engine import InvariantFailed, Judge, Judgement
 from harness.setup_error import SetupError
 from harness.systems.admin import AdminError
-from harness.worlds.admin_faults import AdminFaults
+from harness.worlds.admin_faults import AdminFaults, subject
 from harness.worlds.attachments import Attachments
 from harness.worlds.audit import AuditError, Auditor
 from harness.worlds.broken import SystemDied, SystemStaysDown
@@ -304,7 +304,8 @@ class RealSession:
 
     async def _fault_by_admin(self, fault: Fault) -> None:
         if self._admin_faults is None:
-            record_not_injected(self._recorder, fault, f"{self._world.system.name} has no admin service")
+            why = f"{self._world.system.name} has no admin service"
+            record_not_injected(self._recorder, fault, why, **subject(fault, self._driver))
             return
         attributes = attributes_of(fault)
         if isinstance(attributes, Quota) and attributes.policy == "consumer_backlog_eviction":

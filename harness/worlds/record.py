@@ -56,13 +56,14 @@ def record_broker(recorder: Records, kind: BrokerEvent) -> None:
     recorder.record(layer="fault", kind=kind)
 
 
-def record_not_injected(recorder: Records, fault: Fault, why: str) -> None:
-    """A fault that the system cannot do, or refused: it disturbs nothing."""
+def record_not_injected(recorder: Records, fault: Fault, why: str, **about: Any) -> None:
+    """A fault that the system cannot do, or refused: it disturbs nothing. ``about``: topic and subscription."""
     recorder.record(
         layer="fault",
         kind="not_injected",
         fault=msgspec.json.encode(fault).decode(),
         extra={"client": fault.client, "fault": fault.kind, "why": why},
+        **about,
     )
 
 
