@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -90,6 +91,9 @@ class Engine:
         self.attrs: dict[str, Any] = {"State": {"ExitCode": 0}}
         self.exit_code = 143
         self.words = b"the last words\n"
+        self.looks: list[threading.Thread] = []
+        self.trouble: Exception | None = None
+        self.refuses: Exception | None = None
 
     # Testcontainers
 
@@ -118,7 +122,9 @@ class Wrapped:
         return self.engine.attrs
 
     def reload(self) -> None:
-        return
+        self.engine.looks.append(threading.current_thread())
+        if self.engine.trouble is not None:
+            raise self.engine.trouble
 
     def start(self) -> None:
         self.engine.start()
@@ -138,10 +144,14 @@ class Wrapped:
 
     def pause(self) -> None:
         self.engine.asked.append("pause")
+        if self.engine.refuses is not None:
+            raise self.engine.refuses
         self.engine.status = "paused"
 
     def unpause(self) -> None:
         self.engine.asked.append("unpause")
+        if self.engine.refuses is not None:
+            raise self.engine.refuses
         self.engine.status = "running"
 
     def logs(self, tail: int) -> bytes:
@@ -229,6 +239,68 @@ async def test_a_broker_that_had_to_be_killed_did_not_stop_in_good_order(broker:
     engine.exit_code = 137
     with pytest.raises(SetupError, match="does not end within 30 s of SIGTERM\nthe last words"):
         await process.terminate()
+
+
+async def test_what_the_engine_refuses_is_a_setup_error(broker: Address):
+    errors = pytest.importorskip("docker.errors", reason="the extra docker is not installed")
+    engine = Engine()
+    process = ContainerProcess(engine, broker.port)
+    await process.first_start(IMAGE)
+    engine.refuses = errors.APIError("cgroups are not mounted")
+    with pytest.raises(SetupError, match="could not be paused: cgroups are not mounted"):
+        await process.pause()
+    engine.refuses = None
+    await process.pause()
+    engine.refuses = errors.APIError("cgroups are not mounted")
+    with pytest.raises(SetupError, match="could not be resumed: cgroups are not mounted"):
+        await process.resume()
+
+
+async def seen(process: ContainerProcess, running: bool) -> None:
+    """Waits until that is what ``process`` says."""
+    async with asyncio.timeout(5):
+        while process.running is not running:
+            await asyncio.sleep(0.001)
+
+
+async def test_whether_it_runs_is_seen_by_threads_and_never_asked_on_the_event_loop(broker: Address, monkeypatch):
+    monkeypatch.setattr(docker, "LOOK_S", 0.0)
+    engine = Engine()
+    process = ContainerProcess(engine, broker.port)
+    await process.first_start(IMAGE)
+    engine.status = "exited"
+    await seen(process, running=False)
+    engine.status = "running"
+    await seen(process, running=True)
+    assert threading.main_thread() not in engine.looks
+
+
+async def test_an_engine_that_fails_to_answer_once_has_not_lost_the_container(broker: Address, monkeypatch):
+    errors = pytest.importorskip("docker.errors", reason="the extra docker is not installed")
+    monkeypatch.setattr(docker, "LOOK_S", 0.0)
+    engine = Engine()
+    process = ContainerProcess(engine, broker.port)
+    await process.first_start(IMAGE)
+    engine.looks.clear()
+    engine.trouble = ConnectionError("the engine is busy")
+    await asyncio.to_thread(process._status)
+    assert process.running
+    engine.trouble = None
+    await asyncio.to_thread(process._status)
+    assert process.running
+    engine.trouble = ConnectionError("the engine is busy")
+    await seen(process, running=False)
+    assert len(engine.looks) >= 2 + docker.FAILED_LOOKS
+    # It may be there, and is not left behind.
+    process.remove()
+    assert engine.asked[-1] == "remove with volume"
+    engine.status, engine.trouble = "running", None
+    await seen(process, running=True)
+    engine.trouble = errors.NotFound("no such container")
+    await seen(process, running=False)
+    engine.asked.clear()
+    process.remove()
+    assert engine.asked == []
 
 
 async def test_settings_of_a_container_cannot_be_changed(broker: Address):

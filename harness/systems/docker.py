@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +40,12 @@ KILLED = 137
 
 ANSWER_TIMEOUT_S = 5.0
 POLL_S = 0.2
+LOOK_S = 1.0
+"""How old what was last seen of a container may be before it is looked at again."""
+FAILED_LOOKS = 5
+"""So many in a row without an answer of the engine are no accident: the container is not taken to run any more."""
+
+RUNS = frozenset({"running", "paused"})
 LOG_LINES = 40
 READY_TOPIC = "persistent://public/default/starquake-ready"
 
@@ -126,6 +134,8 @@ class ContainerProcess:
     """A container as ``harness.systems.broker_process.BrokerProcess``: the broker is its first and only process.
 
     ``container`` is a ``testcontainers.core.container.DockerContainer``. Its settings are those it was made with.
+
+    ``running`` is asked for on the event loop and so answers with what was last seen; threads look again meanwhile.
     """
 
     changeable: frozenset[str] = frozenset()
@@ -133,10 +143,16 @@ class ContainerProcess:
     def __init__(self, container: Any, port: int) -> None:
         self._container = container
         self._port = port
+        # Held while the engine is asked: what was asked later is also kept later.
+        self._looking = threading.Lock()
+        self._seen = "created"
+        self._seen_at = time.monotonic()
+        self._failed_looks = 0
 
     async def first_start(self, image: str) -> None:
         """Raises ``SetupError`` when the image cannot be had, or what is in it does not become a broker."""
         await asyncio.to_thread(_run, self._container, image)
+        self._seen = "running"
         await self._ready()
 
     async def kill(self) -> None:
@@ -146,25 +162,26 @@ class ContainerProcess:
         await asyncio.to_thread(self._terminate)
 
     async def pause(self) -> None:
-        if await asyncio.to_thread(self._status) == "running":
-            await asyncio.to_thread(self._wrapped.pause)
+        await asyncio.to_thread(self._pause)
 
     async def resume(self) -> None:
-        if await asyncio.to_thread(self._status) == "paused":
-            await asyncio.to_thread(self._wrapped.unpause)
+        await asyncio.to_thread(self._resume)
 
     async def start_again(self, settings: Settings | None = None) -> None:
         if settings:
             raise SetupError(f"the settings of a container cannot be changed: {', '.join(sorted(settings))}")
-        if self.running:
+        if await asyncio.to_thread(self._status) in RUNS:
             await self.terminate()
         with _engine_trouble("the container could not be started again"):
             await asyncio.to_thread(self._wrapped.start)
+        self._seen = "running"
         await self._ready()
 
     @property
     def running(self) -> bool:
-        return self._status() in ("running", "paused")
+        if time.monotonic() - self._seen_at > LOOK_S and not self._looking.locked():
+            threading.Thread(target=self._status, name="starquake-container", daemon=True).start()
+        return self._seen in RUNS and self._failed_looks < FAILED_LOOKS
 
     def logs_tail(self) -> str:
         """The last lines the broker wrote; empty when the engine does not tell."""
@@ -186,14 +203,34 @@ class ContainerProcess:
         return self._container.get_wrapped_container()
 
     def _status(self) -> str:
-        try:
-            self._wrapped.reload()
-        except _engine_errors():
-            return "gone"
-        return str(self._wrapped.status)
+        """Of the container now; ``gone`` when there is none. What was last seen when the engine does not answer."""
+        with self._looking:
+            try:
+                self._wrapped.reload()
+            except _engine_errors() as error:
+                self._failed_looks += 1
+                if _no_such_container(error):
+                    self._seen = "gone"
+            else:
+                self._failed_looks = 0
+                self._seen = str(self._wrapped.status)
+            self._seen_at = time.monotonic()
+            return self._seen
+
+    def _pause(self) -> None:
+        if self._status() == "running":
+            with _engine_trouble("the container could not be paused"):
+                self._wrapped.pause()
+            self._status()
+
+    def _resume(self) -> None:
+        if self._status() == "paused":
+            with _engine_trouble("the container could not be resumed"):
+                self._wrapped.unpause()
+            self._status()
 
     def _kill(self) -> None:
-        if self._status() not in ("running", "paused"):
+        if self._status() not in RUNS:
             return
         with _engine_trouble("the container could not be killed"):
             self._wrapped.kill(signal="SIGKILL")
@@ -201,16 +238,18 @@ class ContainerProcess:
             if self._status() == "paused":
                 self._wrapped.unpause()
             self._wrapped.wait(timeout=STOP_TIMEOUT_S)
+        self._status()
 
     def _terminate(self) -> None:
         status = self._status()
-        if status not in ("running", "paused"):
+        if status not in RUNS:
             return
         with _engine_trouble("the container could not be stopped"):
             if status == "paused":
                 self._wrapped.unpause()
             self._wrapped.stop(timeout=STOP_TIMEOUT_S)
             self._wrapped.reload()
+        self._status()
         if self._wrapped.attrs["State"]["ExitCode"] == KILLED:
             raise SetupError(
                 f"the broker in the container does not end within {STOP_TIMEOUT_S} s of SIGTERM\n{self.logs_tail()}",
@@ -286,6 +325,15 @@ def _engine_errors() -> tuple[type[Exception], ...]:
     except ImportError:
         return ()
     return (DockerException, RequestException, ContainerStartException, ConnectionError)
+
+
+def _no_such_container(error: Exception) -> bool:
+    """Whether the engine answered, and knows of none."""
+    try:
+        from docker.errors import NotFound
+    except ImportError:
+        return False
+    return isinstance(error, NotFound)
 
 
 @contextlib.contextmanager
