@@ -369,15 +369,28 @@ def report(
 
 
 def _merged(directories: list[Path], out: Path | None) -> int:
-    """One report of several results of the gate, say those of a nightly job a version."""
+    """One report of several results of the gate, say those of a nightly job a version.
+
+    A job that ended before it had a result does not take the page of the others away: its directory is named.
+    """
     from harness.gate.merge import merge
     from harness.gate.result import load as load_result
     from harness.report.files import prepare
 
     if out is None:
         raise UsageError("--merge makes one report of all; say with --out where it goes")
-    once = {directory.resolve(): directory for directory in directories}
-    return _tell(merge([load_result(directory) for directory in once.values()]), prepare(out), None, as_json=False)
+    results, without = [], []
+    for directory in {directory.resolve(): directory for directory in directories}.values():
+        try:
+            results.append(load_result(directory))
+        except UsageError as error:
+            without.append(str(error))
+    if not results:
+        raise UsageError(f"none of these directories has a result of the gate: {'; '.join(without)}")
+    code = _tell(merge(results), prepare(out), None, as_json=False)
+    for problem in without:
+        say(f"left out of the report: {problem}")
+    return code
 
 
 def _report_targets(directories: list[Path], out: Path | None) -> list[tuple[Path, Path]]:

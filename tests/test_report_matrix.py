@@ -186,11 +186,22 @@ def test_the_command_merges_reports_into_one(saved: list[str]) -> None:
     assert Path("all/junit.xml").is_file()
 
 
+def test_a_job_without_a_result_does_not_take_the_page_of_the_others_away(saved: list[str]) -> None:
+    Path("empty").mkdir()
+    Path("4.0.7/gate.json").write_text('{"schema": 1, "pairs": [')
+    result = CliRunner().invoke(app, ["report", "--merge", "empty", *saved, "--out", "all"])
+    assert result.exit_code == 0, result.output
+    assert {pair.system for pair in load(Path("all")).pairs} == {"pulsar@2.8.0", "pulsar@2.10.5", "pulsar@3.0.7"}
+    left_out = [line for line in result.stderr.splitlines() if "left out" in line]
+    assert ["empty/gate.json" in left_out[0], "4.0.7/gate.json" in left_out[1], len(left_out)] == [True, True, 2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["report", "--merge", "2.8.0"], "--out"),
-        (["report", "--merge", "2.8.0", "empty", "--out", "all"], "gate.json"),
+        (["report", "--merge", "empty", "--out", "all"], "none of these directories has a result of the gate"),
+        (["report", "--merge", "empty", "--out", "all"], "empty/gate.json"),
         (["report", "--merge", "2.8.0", "absent", "--out", "all"], "there is no directory absent"),
     ],
 )
