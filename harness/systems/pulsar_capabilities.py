@@ -19,7 +19,7 @@ _SETTINGS = {
 def capabilities(configuration: Mapping[str, str], *, admin: bool, process_faults: bool = False) -> frozenset[str]:
     """``configuration`` by Pulsar's names, empty when the broker does not tell it: what it does not say is not assumed.
 
-    Batch index acknowledgement is off by default in every version so far.
+    Batch index acknowledgement is on by default since 4.1 only (PIP-391).
     """
     configured = {known for name, known in _SETTINGS.items() if configuration.get(name, "").lower() == "true"}
     return PLAIN | (ADMINISTERED if admin else set()) | configured | ({"process_faults"} if process_faults else set())

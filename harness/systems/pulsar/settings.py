@@ -32,7 +32,7 @@ DEFAULTS: dict[str, str] = {
     # A session's namespace goes away with whatever is still connected to it.
     "forceDeleteNamespaceAllowed": "true",
     "forceDeleteTopicAllowed": "true",
-    # Off by default in every version so far. The clauses about batch indexes could never be decided.
+    # Off by default before 4.1 (PIP-391): the clauses about batch indexes could never be decided there.
     "acknowledgmentAtBatchIndexLevelEnabled": "true",
     "delayedDeliveryEnabled": "true",
     # Plans of some tens of messages are to cross from one ledger into the next.
