@@ -12,11 +12,12 @@ from harness.clients.reference import ReferenceClient
 from harness.history.event import Event
 from harness.seeds.plan_check import BadPlan, check_plan
 from harness.setup_error import SetupError
-from harness.systems.admin import AdminRefused, TopicStats
+from harness.systems.admin import AdminRefused, AdminUnreachable, TopicStats
 from harness.systems.machine_admin import MachineAdmin
 from harness.systems.reference import ReferenceSystem
-from harness.worlds import deduplication
+from harness.worlds import deduplication, namespaces
 from harness.worlds.audit import SUBSCRIPTION
+from harness.worlds.broken import WorldBroken
 from harness.worlds.deduplication import NotInForce, SwitchedByNamespace
 from harness.worlds.plan import Fault, Operation, Plan, ScheduledFault
 from harness.worlds.real import RealWorld
@@ -198,6 +199,71 @@ def test_no_namespace_is_no_session_and_says_why() -> None:
                 world.open(Plan())
     finally:
         world.stop()
+
+
+class Busy(Watched):
+    """Its admin service leaves the next ``unanswered`` requests for a namespace without an answer."""
+
+    unanswered = 0
+
+    @property
+    def admin(self) -> Any:
+        system = self
+
+        class Silent(Remembering):
+            async def create_namespace(self, namespace: str) -> None:
+                if system.unanswered:
+                    system.unanswered -= 1
+                    raise AdminUnreachable("PUT namespaces: no answer within 5 s")
+                await super().create_namespace(namespace)
+
+        server = self._running()
+        admin = Silent(server.machine, server.now, server.perform)
+        admin.made, admin.removed = self.made, self.removed
+        return admin
+
+
+SENDS = plan_of(CONSUMER, PRODUCER, op("send", "p0", tag="m"))
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Busy, RealWorld]]:
+    monkeypatch.setattr(namespaces, "BUSY_S", 0.3)
+    monkeypatch.setattr(namespaces, "BUSY_PAUSE_S", 0.05)
+    system = Busy()
+    world = RealWorld(system, ReferenceClient())
+    world.start()
+    yield system, world
+    world.stop()
+
+
+def test_a_busy_admin_service_is_asked_again(busy: tuple[Busy, RealWorld]) -> None:
+    system, world = busy
+    system.unanswered = 2
+    clean(run_plan(world, SENDS))
+
+
+def test_without_an_answer_one_session_is_an_error_and_the_next_goes_on(busy: tuple[Busy, RealWorld]) -> None:
+    system, world = busy
+    system.unanswered = 10**9
+    outcome = run_plan(world, SENDS)
+    assert "could not be created: PUT namespaces: no answer" in (outcome.error or "")
+    assert system.made == []
+    system.unanswered = 0
+    clean(run_plan(world, SENDS))
+    world.stop()
+    assert sorted(set(system.removed)) == system.made
+
+
+def test_without_an_answer_of_a_system_that_is_gone_the_world_is_broken(
+    busy: tuple[Busy, RealWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, world = busy
+    system.unanswered = 10**9
+    gone = iter(["", "", *["the system ended"] * 99])
+    monkeypatch.setattr(world, "_over", lambda: next(gone))
+    with pytest.raises(WorldBroken, match="the system ended"):
+        world.open(SENDS)
 
 
 class SaysOff:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from harness.setup_error import SetupError
-from harness.systems.admin import Admin, AdminError
+from harness.systems.admin import Admin, AdminError, AdminRefused, AdminUnreachable
 
 TENANT = "public"
+
+BUSY_S = 20.0
+"""How long a service may leave a request for a namespace unanswered: a broker with much to do takes its time."""
+
+BUSY_PAUSE_S = 0.5
 
 
 class Namespaces:
@@ -23,13 +29,26 @@ class Namespaces:
         """Those that were made and are not known to be gone."""
         return sorted(self._present)
 
-    async def make(self, name: str) -> None:
-        """Raises SetupError: without a namespace no session can be opened."""
-        try:
-            await self._admin.create_namespace(name)
-        except AdminError as error:
-            raise SetupError(f"the namespace {name} could not be created: {error}") from error
-        self._present.add(name)
+    async def make(self, name: str, gone: Callable[[], str]) -> None:
+        """Raises SetupError when the service refuses, since it would refuse any other; AdminUnreachable when it does
+        not answer for ``BUSY_S``, or ``gone`` says why it never will (empty as long as it may).
+        """
+        deadline = asyncio.get_running_loop().time() + BUSY_S
+        while True:
+            try:
+                await self._admin.create_namespace(name)
+            except AdminRefused as error:
+                raise SetupError(
+                    f"the namespace {name} could not be created: {error}",
+                    f"Every session makes a namespace: the role must be allowed to, in the tenant {TENANT}.",
+                ) from error
+            except AdminUnreachable as error:
+                if gone() or asyncio.get_running_loop().time() >= deadline:
+                    raise AdminUnreachable(f"the namespace {name} could not be created: {error}") from error
+                await asyncio.sleep(BUSY_PAUSE_S)
+            else:
+                self._present.add(name)
+                return
 
     def remove_later(self, name: str) -> None:
         """Nobody uses it any more."""
@@ -49,6 +68,8 @@ class Namespaces:
         return self.present
 
     async def _remove(self, name: str) -> None:
+        if name not in self._present:
+            return
         try:
             await self._admin.remove_namespace(name)
         except AdminError:

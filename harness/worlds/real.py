@@ -25,6 +25,7 @@ from harness.history.errors import HistoryError
 from harness.invariants.core import Invariant
 from harness.invariants.registry import all_invariants
 from harness.setup_error import SetupError
+from harness.systems.admin import AdminUnreachable
 from harness.systems.handshake import HandshakeFailed, handshake
 from harness.systems.system import Address, System
 from harness.worlds import loop_errors
@@ -32,7 +33,7 @@ from harness.worlds.alone import AloneGate
 from harness.worlds.broken import SystemDied, WorldBroken, WorldStopped
 from harness.worlds.downtime import Downtime
 from harness.worlds.lane import Lane
-from harness.worlds.namespaces import Namespaces
+from harness.worlds.namespaces import TENANT, Namespaces
 from harness.worlds.plan import Plan
 from harness.worlds.process_faults import base_settings
 from harness.worlds.real_session import RealSession, told
@@ -170,16 +171,39 @@ class RealWorld:
         try:
             if self._unwritable is not None:
                 raise self._unwritable
-            if reason := self.broken or self._gone():
+            if reason := self._over():
                 raise WorldBroken(reason)
             self.call(self._client_at_hand())
-            session = RealSession(self, lane, f"{self._prefix}-{next(self._numbers)}", plan, alone=alone)
+            run, trouble = self.call(self._place(alone=alone))
+            session = RealSession(self, lane, run, plan, alone=alone)
             self._sessions.add(session)
-            self.call(session.begin())
+            self.call(session.begin(trouble))
         except BaseException:
             self._free.put(lane)
             raise
         return session
+
+    async def _place(self, *, alone: bool) -> tuple[str, AdminUnreachable | None]:
+        """The name of a new run, with the namespace that is called after it; and why that could not be made now.
+
+        Raises SetupError when the system does not let us have one, and WorldBroken when it is gone.
+        """
+        run = f"{self._prefix}-{next(self._numbers)}"
+        if self.namespaces is None:
+            return run, None
+        if alone:
+            await self.namespaces.at_rest()
+        try:
+            await self.namespaces.make(f"{TENANT}/{run}", self._over)
+        except AdminUnreachable as error:
+            if reason := self._over():
+                raise WorldBroken(reason) from error
+            return run, error
+        return run, None
+
+    def _over(self) -> str:
+        """Why no session can succeed any more; empty as long as one can."""
+        return self.broken or self._gone()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the world's loop and wait for it; Ctrl-C while waiting cancels it.

@@ -167,16 +167,15 @@ class RealSession:
             return None
         return ProcessFaults(process, self._recorder, world.downtime, self._auditor, world.base_settings, self._keep)
 
-    async def begin(self) -> None:
-        """Take over the taps, get a namespace, open the auditor's connection, say how deduplication is set.
+    async def begin(self, trouble: AdminError | None = None) -> None:
+        """Take over the taps, open the auditor's connection, say how deduplication is set.
 
-        Raises SetupError when the system does not let us have a namespace.
+        ``trouble``: why there is no namespace for it; then nothing is begun, and it is the session's error.
         """
         self._lane.switch.current = self._recorder
-        if self._world.namespaces is not None:
-            if self._alone:
-                await self._world.namespaces.at_rest()
-            await self._world.namespaces.make(self._namespace)
+        if trouble is not None:
+            self._keep(trouble)
+            return
         try:
             await self._auditor.open()
         except AuditError as error:
