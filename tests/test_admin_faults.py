@@ -12,7 +12,7 @@ from harness.clients.reference import ReferenceClient
 from harness.history.event import Event
 from harness.seeds.plan_check import BadPlan, check_plan
 from harness.setup_error import SetupError
-from harness.systems.admin import AdminRefused, AdminUnreachable, TopicStats
+from harness.systems.admin import AdminExists, AdminRefused, AdminUnreachable, TopicStats
 from harness.systems.machine_admin import MachineAdmin
 from harness.systems.reference import ReferenceSystem
 from harness.worlds import deduplication, namespaces
@@ -202,9 +202,11 @@ def test_no_namespace_is_no_session_and_says_why() -> None:
 
 
 class Busy(Watched):
-    """Its admin service leaves the next ``unanswered`` requests for a namespace without an answer."""
+    """Its admin service leaves the next ``unanswered`` requests for a namespace without an answer, and then says of
+    the next ``taken`` names that they are.
+    """
 
-    unanswered = 0
+    unanswered = taken = 0
 
     @property
     def admin(self) -> Any:
@@ -215,6 +217,9 @@ class Busy(Watched):
                 if system.unanswered:
                     system.unanswered -= 1
                     raise AdminUnreachable("PUT namespaces: no answer within 5 s")
+                if system.taken:
+                    system.taken -= 1
+                    raise AdminExists("Namespace already exists")
                 await super().create_namespace(namespace)
 
         server = self._running()
@@ -241,6 +246,34 @@ def test_a_busy_admin_service_is_asked_again(busy: tuple[Busy, RealWorld]) -> No
     system, world = busy
     system.unanswered = 2
     clean(run_plan(world, SENDS))
+
+
+def test_a_namespace_of_somebody_else_is_neither_used_nor_removed(busy: tuple[Busy, RealWorld]) -> None:
+    system, world = busy
+    system.taken = 2
+    outcome = run_plan(world, SENDS)
+    clean(outcome)
+    world.stop()
+    [made] = system.made
+    assert (stored(outcome)[0].topic or "").startswith(f"persistent://{made}/")
+    assert set(system.removed) == {made}
+
+
+def test_a_namespace_whose_making_was_not_answered_in_time_is_ours(busy: tuple[Busy, RealWorld]) -> None:
+    system, world = busy
+    system.unanswered = system.taken = 1
+    outcome = run_plan(world, SENDS)
+    clean(outcome)
+    world.stop()
+    assert system.made == []
+    assert {f"persistent://{name}" for name in system.removed} == {(stored(outcome)[0].topic or "").rpartition("/")[0]}
+
+
+def test_a_service_that_says_of_each_name_that_it_is_taken_is_a_setup_error(busy: tuple[Busy, RealWorld]) -> None:
+    system, world = busy
+    system.taken = 10**9
+    with pytest.raises(SetupError, match="said to exist already"):
+        world.open(SENDS)
 
 
 def test_without_an_answer_one_session_is_an_error_and_the_next_goes_on(busy: tuple[Busy, RealWorld]) -> None:

@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import pytest
 
 from harness.setup_error import SetupError
-from harness.systems.admin import AdminError, AdminMissing, AdminRefused, AdminUnreachable
+from harness.systems import admin_check
+from harness.systems.admin import AdminError, AdminExists, AdminMissing, AdminRefused, AdminUnreachable
 from harness.systems.pulsar_admin import PulsarAdmin
 from harness.wire.message_id import Position
 
@@ -209,9 +211,26 @@ def test_redirects_in_a_circle_end():
 # ---------------------------------------------------------------------------------------------------- namespaces
 
 
-def test_a_namespace_that_exists_is_left_alone():
+def test_a_namespace_that_exists_is_somebody_elses():
     exists = {"PUT namespaces/public/run": (409, '{"reason":"Namespace already exists"}')}
-    assert tell(exists, lambda admin: admin.create_namespace(NAMESPACE))[0] is None
+    error, service = tell(exists, lambda admin: admin.create_namespace(NAMESPACE))
+    assert isinstance(error, AdminExists)
+    assert service.asked == list(exists)
+
+
+@pytest.mark.parametrize("taken", [1, 2, 99])
+def test_the_namespace_that_is_tried_out_is_a_new_one(taken: int, monkeypatch: pytest.MonkeyPatch):
+    numbers = count()
+    monkeypatch.setattr(admin_check.secrets, "token_hex", lambda size: str(next(numbers)))
+    answers = {
+        f"PUT namespaces/public/starquake-{number}": (409, "{}") if number < taken else OK for number in range(5)
+    }
+    result, service = tell(answers, admin_check.new_namespace)
+    assert len(service.asked) == min(taken + 1, admin_check.NAMES)
+    if taken < admin_check.NAMES:
+        assert result == f"public/starquake-{taken}"
+    else:
+        assert isinstance(result, AdminExists)
 
 
 def test_deduplication_is_read_back():

@@ -28,6 +28,10 @@ class AdminMissing(AdminRefused):
     """There is no such topic, subscription or namespace."""
 
 
+class AdminExists(AdminRefused):
+    """There is one of that name already, and whoever made it may need it."""
+
+
 class AdminUnreachable(AdminError):
     """It did not answer."""
 
@@ -91,7 +95,7 @@ class Admin(Protocol):
     """The admin service of one system. All calls are idempotent where the word allows it."""
 
     async def create_namespace(self, namespace: str) -> None:
-        """``tenant/name``; one that exists is left as it is."""
+        """``tenant/name``. ``AdminExists`` for one that is there: it is not the caller's to use or to remove."""
 
     async def remove_namespace(self, namespace: str) -> None:
         """With all its topics, whoever is connected to them."""

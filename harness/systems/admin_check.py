@@ -8,7 +8,7 @@ import ssl
 
 from harness.setup_error import SetupError
 from harness.systems.access import Access
-from harness.systems.admin import AdminError, AdminMissing, AdminRefused, AdminUnreachable
+from harness.systems.admin import AdminError, AdminExists, AdminMissing, AdminRefused, AdminUnreachable
 from harness.systems.handshake import HandshakeFailed, find_owner
 from harness.systems.pulsar_admin import PulsarAdmin
 from harness.systems.pulsar_admin_http import AdminHttp
@@ -16,6 +16,9 @@ from harness.systems.system import Address
 
 TENANT = "public"
 LOOKUP_TIMEOUT_S = 10.0
+
+NAMES = 3
+"""How many names a new namespace may be refused as taken."""
 
 KEPT_SETTINGS = (
     "acknowledgmentAtBatchIndexLevelEnabled",
@@ -60,8 +63,7 @@ async def reach_admin(address: Address, access: Access) -> tuple[PulsarAdmin, di
 
 
 async def _try_namespace(admin: PulsarAdmin, address: Address, access: Access) -> None:
-    namespace = f"{TENANT}/starquake-{secrets.token_hex(4)}"
-    await admin.create_namespace(namespace)
+    namespace = await new_namespace(admin)
     try:
         topic = f"persistent://{namespace}/reached"
         await find_owner(address.host, address.port, LOOKUP_TIMEOUT_S, topic, access)
@@ -72,6 +74,16 @@ async def _try_namespace(admin: PulsarAdmin, address: Address, access: Access) -
         ) from error
     finally:
         await admin.remove_namespace(namespace)
+
+
+async def new_namespace(admin: PulsarAdmin) -> str:
+    """One that was not there: it is removed again, with all that is in it."""
+    for _ in range(NAMES):
+        namespace = f"{TENANT}/starquake-{secrets.token_hex(5)}"
+        with contextlib.suppress(AdminExists):
+            await admin.create_namespace(namespace)
+            return namespace
+    raise AdminExists(f"{NAMES} names drawn at random are all said to exist already, the last {namespace}")
 
 
 async def _only_one_broker(address: Address, access: Access) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from harness.systems.admin import AdminRefused, InternalStats, QuotaPolicy, TopicStats
+from harness.systems.admin import AdminExists, AdminRefused, InternalStats, QuotaPolicy, TopicStats
 from harness.systems.pulsar_admin_http import TIMEOUT_S, AdminHttp, Answer
 from harness.systems.pulsar_admin_stats import UnexpectedShape, internal_stats, terminated_at, topic_stats
 from harness.wire.message_id import Position
@@ -69,8 +69,9 @@ class PulsarAdmin:
 
     async def create_namespace(self, namespace: str) -> None:
         answer = await self._http.ask("PUT", _namespace(namespace))
-        if answer.status != 409:
-            answer.granted()
+        if answer.status == 409:
+            raise AdminExists(str(answer.refusal()))
+        answer.granted()
 
     async def remove_namespace(self, namespace: str) -> None:
         """With all its topics, whoever is connected to them; one that does not exist is removed already.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from harness.setup_error import SetupError
-from harness.systems.admin import Admin, AdminError, AdminRefused, AdminUnreachable
+from harness.systems.admin import Admin, AdminError, AdminExists, AdminRefused, AdminUnreachable
 
 TENANT = "public"
 
@@ -30,13 +30,21 @@ class Namespaces:
         return sorted(self._present)
 
     async def make(self, name: str, gone: Callable[[], str]) -> None:
-        """Raises SetupError when the service refuses, since it would refuse any other; AdminUnreachable when it does
-        not answer for ``BUSY_S``, or ``gone`` says why it never will (empty as long as it may).
+        """Raises AdminExists when the name is taken by somebody else, whose namespace is left alone; SetupError when
+        the service refuses, since it would refuse any other; AdminUnreachable when it does not answer for ``BUSY_S``,
+        or ``gone`` says why it never will (empty as long as it may).
         """
+        unanswered = False
         deadline = asyncio.get_running_loop().time() + BUSY_S
         while True:
             try:
                 await self._admin.create_namespace(name)
+            except AdminExists:
+                if not unanswered:
+                    raise
+                # Of a name that nobody else draws: the request was carried out, its answer came too late.
+                self._present.add(name)
+                return
             except AdminRefused as error:
                 raise SetupError(
                     f"the namespace {name} could not be created: {error}",
@@ -45,6 +53,7 @@ class Namespaces:
             except AdminUnreachable as error:
                 if gone() or asyncio.get_running_loop().time() >= deadline:
                     raise AdminUnreachable(f"the namespace {name} could not be created: {error}") from error
+                unanswered = True
                 await asyncio.sleep(BUSY_PAUSE_S)
             else:
                 self._present.add(name)

@@ -25,7 +25,7 @@ from harness.history.errors import HistoryError
 from harness.invariants.core import Invariant
 from harness.invariants.registry import all_invariants
 from harness.setup_error import SetupError
-from harness.systems.admin import AdminUnreachable
+from harness.systems.admin import AdminExists, AdminUnreachable
 from harness.systems.handshake import HandshakeFailed, handshake
 from harness.systems.system import Address, System
 from harness.worlds import loop_errors
@@ -61,6 +61,9 @@ STOP_TIMEOUT_S = 20.0
 OBSERVERS = 2
 """Sessions that may ask the admin service for its view at the same time: it is there beside what is being tried."""
 
+NAMES = 3
+"""How many names a new namespace may be refused as taken."""
+
 T = TypeVar("T")
 
 
@@ -86,7 +89,7 @@ class RealWorld:
         self._lanes: list[Lane] = []
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         self._numbers = itertools.count(1)
-        self._prefix = f"sq{secrets.token_hex(3)}"
+        self._prefix = _prefix()
         self._sessions: set[RealSession] = set()
         self._calls: set[Future[Any]] = set()
         self._silent = 0
@@ -188,18 +191,30 @@ class RealWorld:
 
         Raises SetupError when the system does not let us have one, and WorldBroken when it is gone.
         """
-        run = f"{self._prefix}-{next(self._numbers)}"
+        run = self._new_run()
         if self.namespaces is None:
             return run, None
         if alone:
             await self.namespaces.at_rest()
-        try:
-            await self.namespaces.make(f"{TENANT}/{run}", self._over)
-        except AdminUnreachable as error:
-            if reason := self._over():
-                raise WorldBroken(reason) from error
-            return run, error
-        return run, None
+        for _ in range(NAMES):
+            try:
+                await self.namespaces.make(f"{TENANT}/{run}", self._over)
+            except AdminExists:
+                self._prefix = _prefix()
+                run = self._new_run()
+            except AdminUnreachable as error:
+                if reason := self._over():
+                    raise WorldBroken(reason) from error
+                return run, error
+            else:
+                return run, None
+        raise SetupError(
+            f"{NAMES} namespaces with names drawn at random are all said to exist already",
+            "Is it Pulsar's admin service that answers there?",
+        )
+
+    def _new_run(self) -> str:
+        return f"{self._prefix}-{next(self._numbers)}"
 
     def _over(self) -> str:
         """Why no session can succeed any more; empty as long as one can."""
@@ -387,6 +402,11 @@ class RealWorld:
         self.answered(problem)
         if problem:
             raise SystemDied(f"{problem}\n{self.system.logs_tail()}".rstrip())
+
+
+def _prefix() -> str:
+    """What the names of runs, topics and namespaces begin with; long enough that nobody else draws the same."""
+    return f"sq{secrets.token_hex(5)}"
 
 
 async def _all_of(*work: Coroutine[Any, Any, None]) -> None:
