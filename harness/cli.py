@@ -581,7 +581,7 @@ def clauses(
 def _show_bindings(clauses: Iterable[Clause], system: str) -> int:
     """What the frozen requirement set of a version says, with every setting at its default."""
     from harness.clauses.bindings import WORDS, of_version
-    from harness.clauses.requirements import requirements_for
+    from harness.clauses.requirements import beyond_every_set, requirements_for
     from harness.systems.resolve import names_a_system
 
     if not names_a_system(system):
@@ -590,7 +590,8 @@ def _show_bindings(clauses: Iterable[Clause], system: str) -> int:
     if found is None:
         typer.echo(f"no requirement set is frozen for {system}: every clause binds whose capabilities it has")
         return EXIT_GREEN
-    rows = of_version(clauses, found, system.partition("@")[2])
+    version = system.partition("@")[2]
+    rows = of_version(clauses, found, version)
     table = _table("clause", "family", "in this version", "why", whole=3)
     for row in rows:
         table.add_row(row.clause.id, row.clause.family, WORDS[row.standing], escape(row.why))
@@ -598,6 +599,8 @@ def _show_bindings(clauses: Iterable[Clause], system: str) -> int:
     counted = Counter(row.standing for row in rows)
     said = ", ".join(f"{word}: {counted[standing]}" for standing, word in WORDS.items() if counted[standing])
     say(f"{said}; frozen for Pulsar {', '.join(found.frozen_for)}, settings at their defaults")
+    if beyond_every_set(version):
+        typer.echo(f"{system} is newer than every frozen set: this is the newest, of Pulsar {found.line}")
     return EXIT_GREEN
 
 

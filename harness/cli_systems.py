@@ -12,12 +12,11 @@ from rich.markup import escape
 from rich.status import Status
 
 from harness.setup_error import SetupError
-from harness.systems.external import ExternalSystem
 from harness.systems.pulsar.install import install, remove
 from harness.systems.pulsar.installation import find, installed_versions, versions_directory
 from harness.systems.pulsar.lock import pinned, pinned_versions
 from harness.systems.pulsar.version import PulsarVersion
-from harness.systems.resolve import PULSAR, resolve
+from harness.systems.resolve import OURS_TO_START, PULSAR, is_ours_to_start, resolve
 from harness.systems.system import Address
 from harness.usage_error import UsageError
 
@@ -104,17 +103,17 @@ def remove_all(wanted: Sequence[PulsarVersion], *, console: Console) -> None:
 def run_until_interrupted(spec: str, console: Console, show: Callable[[Address, str], None]) -> None:
     """Start a system, ``show`` its addresses and its version, and wait. Ended by ``KeyboardInterrupt``.
 
-    Raises ``SetupError``, also when the system ends by itself, with its last log lines; ``UsageError`` for a system
-    that somebody else starts.
+    Raises ``SetupError``, also when the system ends by itself, with its last log lines; ``UsageError`` for what is
+    no system, or one that is not ours to start.
     """
     asyncio.run(_run(spec, console, show))
 
 
 async def _run(spec: str, console: Console, show: Callable[[Address, str], None]) -> None:
+    if not is_ours_to_start(spec):
+        raise UsageError(f"{spec!r} is nothing to start; there are {', '.join(OURS_TO_START)}")
     told = Narrator(spec, console)
     system = resolve(spec, progress=told)
-    if isinstance(system, ExternalSystem):
-        raise UsageError(f"{spec} is started by somebody else; `starquake systems list` names what can be started")
     try:
         with told:
             told("starting")

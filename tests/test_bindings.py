@@ -79,6 +79,17 @@ def test_the_command_lists_the_set_of_a_system() -> None:
     assert (one.exit_code, WORDS["binds"] in one.stdout) == (0, True)
 
 
+def test_a_version_beyond_every_set_is_told_whose_set_it_is_shown() -> None:
+    beyond = command("--system", "pulsar@9.9.9")
+    assert beyond.exit_code == 0, beyond.output
+    assert beyond.stdout.splitlines()[-1] == (
+        "pulsar@9.9.9 is newer than every frozen set: this is the newest, of Pulsar 4.2"
+    )
+    assert "newer than every" in command("CHUNK-08", "--system", "pulsar@4.3.0").stdout
+    for within in ("pulsar@4.2.9", "pulsar@4.1.0", "pulsar@2.8.0"):
+        assert "newer than every" not in command("--system", within).output
+
+
 def test_the_command_knows_systems_without_a_set_and_refuses_names_of_none() -> None:
     result = command("--system", "lite")
     assert (result.exit_code, "no requirement set is frozen for lite" in result.stdout) == (0, True)

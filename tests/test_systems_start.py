@@ -15,8 +15,11 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from harness.cli import app
 from harness.systems.handshake import HandshakeFailed, handshake
+from harness.systems.resolve import OURS_TO_START, is_ours_to_start, resolve
 from tests.real_pulsar import real_pulsar_or_skip
 
 ROOT = Path(__file__).parent.parent
@@ -86,6 +89,21 @@ def test_it_runs_until_ctrl_c(start: Start, system: str):
     assert process.returncode == 0
     assert f"{system} is stopped" in said
     assert not answers(told["service_url"])
+
+
+@pytest.mark.parametrize("system", ["simulated", "mutant:x", "light", "pulsar://127.0.0.1:1", "pulsar+ssl://h:1"])
+def test_what_is_not_ours_to_start_is_told_what_is(system: str):
+    result = CliRunner().invoke(app, ["systems", "start", system])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"starquake: {system!r} is nothing to start; there are lite, reference, pulsar@VERSION, docker:IMAGE\n"
+    )
+
+
+@pytest.mark.parametrize("system", OURS_TO_START)
+def test_what_it_offers_is_ours_to_start(system: str):
+    assert is_ours_to_start(system)
+    assert resolve(system.replace("VERSION", "4.0.7")).name
 
 
 def test_a_broker_that_ends_by_itself_ends_the_command_with_its_last_lines(start: Start):

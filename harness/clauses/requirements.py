@@ -262,6 +262,12 @@ def requirements_for(product: str, version: str = "") -> RequirementSet | None:
     return fitting[-1] if fitting else None
 
 
+def beyond_every_set(version: str) -> bool:
+    """Whether a version is of a later line than the newest set: what it changed is in no set."""
+    newest = version_key(_shipped()[-1].line)
+    return version_key(version)[: len(newest)] > newest
+
+
 def exempted(clause: str, product: str, version: str, configuration: Mapping[str, str]) -> str:
     """Why a clause does not bind a broker; empty where it does. See ``requirements_for`` for product and version."""
     found, number = requirements_for(product, version), _version_of(product, version)

@@ -23,6 +23,7 @@ KNOWN = (
 PLANNED = ("rocketmq-reference", "rocketmq@", "rocketmq://")
 PULSAR = "pulsar@"
 DOCKER = "docker:"
+OURS_TO_START = ("lite", "reference", "pulsar@VERSION", "docker:IMAGE")
 
 
 def resolve(spec: str, access: Access = OPEN, progress: Callable[[str], None] = lambda text: None) -> System:
@@ -53,6 +54,11 @@ def resolve(spec: str, access: Access = OPEN, progress: Callable[[str], None] = 
     if spec.startswith(PLANNED):
         raise UnknownSystem(f"system {spec!r} is not available in this version; {there_are}")
     raise UnknownSystem(f"no system {spec!r}; {there_are}")
+
+
+def is_ours_to_start(spec: str) -> bool:
+    """Whether it is named like one of ``OURS_TO_START``: others run inside the gate, or somebody else starts them."""
+    return spec in OURS_TO_START or spec.startswith((PULSAR, DOCKER))
 
 
 def names_a_system(name: str) -> bool:
