@@ -15,11 +15,15 @@ TERMINATED = "TopicTerminatedError"
 
 
 class TerminationState(FoldState):
-    """When the topic was to be terminated, and since when it surely was. ``asks``: the requests not refused so far."""
+    """When the topic was to be terminated, and since when it surely was.
+
+    ``asks``: the requests not refused so far. ``latest``: whether the latest request of all was about this topic.
+    """
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)
         self.asks: list[int] = []
+        self.latest = False
         self.certain: int | None = None
         self.sends: dict[str | None, Unanswered] = {}
         self.final: dict[str | None, int] = {}
@@ -68,11 +72,14 @@ class Termination(Invariant[TerminationState]):
 
     def step(self, state: TerminationState, event: Event) -> Iterable[Anomaly]:
         if event.layer == "fault":
-            if not concerns(event, state.key[0]):
-                return ()
+            mine = concerns(event, state.key[0])
             if event.kind == "terminate":
-                state.asks.append(event.index)
-            elif event.extra.get("fault") == "terminate" and state.asks and state.certain is None:
+                state.latest = mine
+                if mine:
+                    state.asks.append(event.index)
+            elif event.extra.get("fault") == "terminate" and mine and state.latest and state.certain is None:
+                # Histories of earlier versions do not name the topic: the refusal is of the latest request.
+                state.latest = False
                 state.asks.pop()
         elif event.layer == "api":
             if event.phase == "invoke":
