@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from harness.history.event import Event
+from harness.invariants.broker_acks import BrokerAcks
 from harness.invariants.calm import Calm
 from harness.invariants.connection import Connection
+from harness.invariants.cursor_position import CursorPosition
 from harness.invariants.dead_letter import Redelivery
 from harness.invariants.dispatch import Completeness, SharedDispatch, SingleActiveDispatch
 from harness.invariants.faults import DISTURBANCES, Interruptions, concerns
@@ -257,6 +259,15 @@ def test_a_termination_that_was_always_refused_is_none(times: int) -> None:
     assert names(judge(history, Termination())) == {("CONS-11", "end-of-a-topic-that-goes-on")}
 
 
+def test_a_refusal_that_names_no_topic_is_of_the_latest_request() -> None:
+    history = History()
+    terminated(history)
+    fault(history, "terminate", topic="another")
+    fault(history, "not_injected", extra={"fault": "terminate"})
+    told_of_the_end(history)
+    assert names(judge(history, Termination())) == set()
+
+
 def test_a_terminated_topic_refuses() -> None:
     history = History()
     terminated(history)
@@ -377,6 +388,71 @@ def test_a_subscription_outlives_its_broker() -> None:
     assert kept(sent_again=False, again="earliest") == set()
     assert kept(sent_again=False, deleted=True) == set()
     assert kept(sent_again=False, acked=True) == set()
+
+
+@pytest.mark.parametrize("recorded", ["before", "after", "of another", ""])
+def test_a_deletion_under_way_excuses_a_subscription_that_is_new(recorded: str) -> None:
+    """It is recorded before it takes hold: the first SUBSCRIBE may come between the two."""
+    history = ConsumerHistory()
+    name = "another" if recorded == "of another" else SUBSCRIPTION
+    if recorded in ("before", "of another"):
+        fault(history, "delete_subscription", topic=TOPIC, subscription=name)
+    subscribed(history, 1, "latest")
+    history.published(1, 0)
+    if recorded == "after":
+        fault(history, "delete_subscription", topic=TOPIC, subscription=name)
+    history.wire("CLOSE_CONSUMER", to="client", conn=1)
+    subscribed(history, 2, "latest")
+    fault(history, "healed")
+    history.end((1, 0))
+    found = set() if recorded in ("before", "after") else {("COPT-03", "subscription-begun-anew")}
+    assert names(judge(history, SubscriptionKept())) == found
+
+
+@pytest.mark.parametrize("recorded", ["before", ""])
+def test_a_deletion_under_way_excuses_what_the_new_subscription_is_not_sent(recorded: str) -> None:
+    history = ConsumerHistory()
+    if recorded:
+        fault(history, "delete_subscription", topic=TOPIC, subscription=SUBSCRIPTION)
+    history.consumer()
+    history.published(1, 0)
+    history.wire("CLOSE_CONSUMER", to="client")
+    history.subscribe(conn=2)
+    history.flow(10, conn=2)
+    fault(history, "healed")
+    history.end((1, 0))
+    found = set() if recorded else {("CONS-12", "never-dispatched")}
+    assert names(judge(history, Completeness())) == found
+
+
+@pytest.mark.parametrize("recorded", ["before", ""])
+@pytest.mark.parametrize("kind", ["shared", "exclusive"])
+def test_a_deletion_under_way_excuses_what_comes_again(kind: str, recorded: str) -> None:
+    """What was acked before the deletion took hold may be sent again, and its entries begin anew."""
+    history = ConsumerHistory()
+    if recorded:
+        fault(history, "delete_subscription", topic=TOPIC, subscription=SUBSCRIPTION)
+    history.consumer(kind=kind)
+    history.published(1, 0)
+    history.message(1, 0)
+    history.ack((1, 0))
+    history.wait(2 * SECOND)
+    history.wire("CLOSE_CONSUMER", to="client")
+    history.consumer(kind=kind, conn=2)
+    history.message(1, 0, conn=2)
+    history.end((1, 0))
+    assert (names(judge(history, BrokerAcks())) == set()) is bool(recorded)
+
+
+@pytest.mark.parametrize(("recorded", "found"), [("before", set()), ("", {("C2", "mark-delete-went-back")})])
+def test_a_deletion_under_way_excuses_a_cursor_that_begins_anew(recorded: str, found: set[tuple[str, str]]) -> None:
+    history = ConsumerHistory()
+    if recorded:
+        fault(history, "delete_subscription", topic=TOPIC, subscription=SUBSCRIPTION)
+    history.consumer()
+    for at in (1, 0):
+        history.add(layer="admin", kind="CURSOR", topic=TOPIC, subscription=SUBSCRIPTION, ledger_id=1, entry_id=at)
+    assert names(judge(history, CursorPosition())) == found
 
 
 def test_what_was_stored_before_a_subscription_is_not_owed_to_it() -> None:

@@ -79,6 +79,8 @@ class BrokerAcks(Invariant[BrokerAcksState]):
         session = changed or state.sessions.of(event)
         if session is None or not session.durable:
             return
+        if event.kind == "CLOSE_CONSUMER" and session.expelled and changed is not None:
+            self._expelled(state, session.subscription, event)
         ledger = state.ledgers.setdefault(session.subscription, Ledger())
         if event.kind in ("SUBSCRIBE", "REDELIVER_UNACKNOWLEDGED_MESSAGES"):
             # On a connection that is older, frames of the past may still wait in a link that a fault has slowed.
@@ -109,6 +111,14 @@ class BrokerAcks(Invariant[BrokerAcksState]):
             for name, ledger in state.ledgers.items():
                 if event.subscription in (None, name):
                     state.ledgers[name] = Ledger(basis=ledger.basis)
+
+    @staticmethod
+    def _expelled(state: BrokerAcksState, subscription: str, event: Event) -> None:
+        """A deletion may take hold just now: what came to it since it was recorded, SUBSCRIBEs too, is gone as well."""
+        if subscription in state.deleted or None in state.deleted:
+            state.deleted[subscription] = event.index
+            if subscription in state.ledgers:
+                state.ledgers[subscription] = Ledger(basis=state.ledgers[subscription].basis)
 
     @staticmethod
     def _acked(state: BrokerAcksState, ledger: Ledger, session: Session, event: Event) -> None:

@@ -11,7 +11,7 @@ from harness.history.event import Event
 from harness.invariants.acknowledged import Acknowledged, Position, acked_ids, position_of
 from harness.invariants.calm import Calm, calm_or_storm
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
-from harness.invariants.faults import GRACEFUL, Interruptions, concerns, deletes, evicts, kills
+from harness.invariants.faults import GRACEFUL, Deletions, Interruptions, concerns, evicts, kills
 from harness.invariants.remembered import SETTLE_NS, Remembered, written
 from harness.invariants.sessions import Session, Sessions
 
@@ -77,6 +77,7 @@ class CursorState(FoldState):
         self.entries: list[Event] = []
         self.complete = False
         self.evicted = False
+        self.deletions = Deletions(key[0])
         self.kills: list[Event] = []
         self.graceful: list[int] = []
 
@@ -113,11 +114,11 @@ class CursorPosition(Invariant[CursorState]):
         elif event.kind == "LOG_END":
             state.complete = event.extra.get("complete") is True
         elif event.kind == "CURSOR" and event.subscription is not None:
-            yield from self._sample(state, state.marks.setdefault(event.subscription, Mark()), event)
+            yield from self._sample(state, self._mark(state, event.subscription), event)
         session = changed or state.sessions.of(event)
         if session is None or not session.durable:
             return
-        mark = state.marks.setdefault(session.subscription, Mark())
+        mark = self._mark(state, session.subscription)
         if event.kind == "SUBSCRIBE":
             mark.seen = True
             mark.earliest &= session.earliest
@@ -129,6 +130,12 @@ class CursorPosition(Invariant[CursorState]):
             self._acked(mark, session, event)
 
     @staticmethod
+    def _mark(state: CursorState, subscription: str) -> Mark:
+        if subscription not in state.marks:
+            state.marks[subscription] = Mark(moved=state.deletions.hit(subscription))
+        return state.marks[subscription]
+
+    @staticmethod
     def _fault(state: CursorState, event: Event) -> None:
         state.work.observe(event)
         state.evicted |= evicts(event)
@@ -136,8 +143,9 @@ class CursorPosition(Invariant[CursorState]):
             state.kills.append(event)
         elif event.kind in GRACEFUL and concerns(event, state.key[0]):
             state.graceful.append(event.index)
+        state.deletions.observe(event)
         for name, mark in state.marks.items():
-            mark.moved |= deletes(event, state.key[0], name)
+            mark.moved |= state.deletions.hit(name)
 
     @staticmethod
     def _acked(mark: Mark, session: Session, event: Event) -> None:

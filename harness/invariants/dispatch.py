@@ -11,7 +11,7 @@ from harness.history.event import Event
 from harness.invariants.acknowledged import Acknowledged, Position, acked_ids, position_of
 from harness.invariants.calm import Calm, calm_or_storm
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
-from harness.invariants.faults import deletes, evicts, reloads
+from harness.invariants.faults import Deletions, evicts, reloads
 from harness.invariants.sessions import SINGLE_ACTIVE, Session, Sessions
 
 SETTLE_NS = 1_000_000_000
@@ -63,6 +63,7 @@ class SingleActiveState(FoldState):
         self.lines: dict[str, Line] = {}
         self.sent: dict[str, int] = {}
         self.evicted = False
+        self.deletions = Deletions(key[0])
 
 
 class SingleActiveDispatch(Invariant[SingleActiveState]):
@@ -89,8 +90,9 @@ class SingleActiveDispatch(Invariant[SingleActiveState]):
             return
         if event.layer == "fault":
             state.evicted |= evicts(event)
+            state.deletions.observe(event)
             for name, line in state.lines.items():
-                line.moved |= deletes(event, state.key[0], name)
+                line.moved |= state.deletions.hit(name)
         if event.layer != "tap.broker":
             return
         if event.kind == "SEND":
@@ -99,7 +101,7 @@ class SingleActiveDispatch(Invariant[SingleActiveState]):
         session = changed or state.sessions.of(event)
         if session is None or session.kind not in SINGLE_ACTIVE:
             return
-        line = state.lines.setdefault(session.subscription, Line())
+        line = state.lines.setdefault(session.subscription, Line(moved=state.deletions.hit(session.subscription)))
         if changed is not None:
             self._reset(line)
             line.free = False
@@ -253,6 +255,7 @@ class SharedDispatchState(FoldState):
         self.sessions = Sessions("tap.broker")
         self.pools: dict[str, Pool] = {}
         self.evicted = False
+        self.deletions = Deletions(key[0])
         self.reloaded = False
         self.calm = Calm()
         self.suspicions: list[Suspicion] = []
@@ -286,15 +289,16 @@ class SharedDispatch(Invariant[SharedDispatchState]):
             state.evicted |= evicts(event)
             reloaded = reloads(event, state.key[0])
             state.reloaded |= reloaded
+            state.deletions.observe(event)
             for name, pool in state.pools.items():
                 if event.kind == "CONNECTION_CLOSED" or reloaded:
                     pool.changes.append(event.index)
-                pool.moved |= deletes(event, state.key[0], name)
+                pool.moved |= state.deletions.hit(name)
             return
         session = changed or state.sessions.of(event)
         if session is None or session.kind not in ("shared", "key_shared"):
             return
-        pool = state.pools.setdefault(session.subscription, Pool())
+        pool = state.pools.setdefault(session.subscription, Pool(moved=state.deletions.hit(session.subscription)))
         if changed is not None:
             pool.changes.append(event.index)
         if event.kind in ("SEEK", "UNSUBSCRIBE"):
@@ -496,6 +500,7 @@ class CompletenessState(FoldState):
         self.stored: dict[Position, int] = {}
         self.drained_ns = 0
         self.evicted = False
+        self.deletions = Deletions(key[0])
 
     @property
     def too_late(self) -> Position | None:
@@ -531,8 +536,7 @@ class Completeness(Invariant[CompletenessState]):
                 state.stored.setdefault(position, event.time_ns)
         if event.layer == "fault":
             state.evicted |= evicts(event)
-            for name, reach in state.reaches.items():
-                reach.moved |= deletes(event, state.key[0], name)
+            state.deletions.observe(event)
         if state.calm.observe(event):
             state.drained_ns = event.time_ns
             for subscription, reach in state.reaches.items():
@@ -565,7 +569,9 @@ class Completeness(Invariant[CompletenessState]):
     def finish(self, state: CompletenessState) -> Iterable[Anomaly]:
         late = state.too_late
         for subscription, reach in state.reaches.items():
-            if reach.moved or not reach.earliest or "key_shared" in reach.kinds:
+            if reach.moved or state.deletions.hit(subscription):
+                continue
+            if not reach.earliest or "key_shared" in reach.kinds:
                 continue
             missing = [
                 entry

@@ -72,6 +72,26 @@ def deletes(event: Event, topic: str, subscription: str | None = None) -> bool:
     )
 
 
+class Deletions:
+    """The subscriptions of a topic that may have been deleted, known to a judge by then or not.
+
+    A deletion is recorded before it takes hold: the first SUBSCRIBE of a subscription may come between the two.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._named: set[str | None] = set()
+
+    def observe(self, event: Event) -> None:
+        """Take a fault event."""
+        if deletes(event, self._topic):
+            self._named.add(event.subscription)
+
+    def hit(self, subscription: str) -> bool:
+        """Whether what was begun with the subscription may have been cut off by a deletion."""
+        return not self._named.isdisjoint((None, subscription))
+
+
 def evicts(event: Event) -> bool:
     """Whether the broker may skip what a subscription has not read: a backlog quota may say so (a legal loss)."""
     return event.layer == "fault" and event.kind == "backlog_quota"

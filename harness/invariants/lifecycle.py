@@ -9,7 +9,7 @@ from harness.history.event import Event
 from harness.invariants.acknowledged import Position, position_in, position_of
 from harness.invariants.calm import Calm, calm_or_storm
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key, Undecided
-from harness.invariants.faults import deletes, evicts, kills
+from harness.invariants.faults import Deletions, deletes, evicts, kills
 from harness.invariants.members import Members
 from harness.invariants.sessions import Sessions
 
@@ -261,6 +261,7 @@ class SeekState(FoldState):
         super().__init__(key)
         self.members = Members()
         self.calm = Calm()
+        self.deletions = Deletions(key[0])
         self.seeks: dict[str, SeekPoint] = {}
         self.ops: dict[int, SeekPoint] = {}
         self.invoked: dict[int, int] = {}
@@ -290,9 +291,10 @@ class SeekEffect(Invariant[SeekState]):
     def step(self, state: SeekState, event: Event) -> Iterable[Anomaly]:
         state.members.observe(event)
         if event.layer == "fault":
+            state.deletions.observe(event)
             for subscription, seek in state.seeks.items():
                 # Nothing promises that a seek outlives a crash; a deleted subscription begins anew.
-                seek.disturbed |= kills(event) or evicts(event) or deletes(event, state.key[0], subscription)
+                seek.disturbed |= kills(event) or evicts(event) or state.deletions.hit(subscription)
         if state.calm.observe(event):
             for subscription, seek in state.seeks.items():
                 member = state.members.by_name.get(seek.consumer)
@@ -324,6 +326,7 @@ class SeekEffect(Invariant[SeekState]):
             target = position_in(event.extra.get("first_chunk")) or position_of(event)
             point = SeekPoint(event.consumer or "", target, event.index)
             if event.subscription is not None and event.op is not None:
+                point.disturbed = state.deletions.hit(event.subscription)
                 state.seeks[event.subscription] = state.ops[event.op] = point
             return
         done = state.ops.get(event.op or -1)

@@ -10,7 +10,7 @@ from harness.invariants.acknowledged import Acknowledged, Position, position_of
 from harness.invariants.calm import Calm, calm_or_storm
 from harness.invariants.core import Anomaly, FoldState, Invariant, Key
 from harness.invariants.dispatch import DISPATCH_NS, SETTLE_NS
-from harness.invariants.faults import deletes, evicts
+from harness.invariants.faults import Deletions, evicts
 from harness.invariants.sessions import Session, Sessions
 from harness.invariants.unanswered import Unanswered
 
@@ -37,6 +37,7 @@ class KeptState(FoldState):
         self.sends: dict[str | None, Unanswered] = {}
         self.stored: list[tuple[Position, int, Event]] = []
         self.evicted = False
+        self.deletions = Deletions(key[0])
         self.drained_ns = 0
 
 
@@ -64,8 +65,7 @@ class SubscriptionKept(Invariant[KeptState]):
         changed = state.sessions.observe(event)
         if event.layer == "fault":
             state.evicted |= evicts(event)
-            for name, kept in state.kept.items():
-                kept.moved |= deletes(event, state.key[0], name)
+            state.deletions.observe(event)
             if state.calm.observe(event):
                 self._drained(state, event)
             return ()
@@ -123,7 +123,7 @@ class SubscriptionKept(Invariant[KeptState]):
             again = kept.latest_again
             if kept.created is None or again is None or kept.moved or state.evicted or kept.ready is None:
                 continue
-            if not state.calm.drained:
+            if not state.calm.drained or state.deletions.hit(name):
                 continue
             owed = [
                 (position, frame, receipt)
