@@ -1,8 +1,9 @@
-"""Child processes that never outlive the harness.
+"""Child processes that never outlive the harness, nor do the directories they work in.
 
 Each child leads a session (and so a process group) of its own: a Ctrl-C at the terminal reaches the harness alone,
 which then stops its children in order, and a child is stopped together with whatever it started. Children carry a mark
-in their environment; ``harness/reaper.py`` waits for the end of this process and kills what still carries it.
+in their environment; ``harness/reaper.py`` waits for the end of this process, kills what still carries it and then
+removes the directories it was told of.
 
 PR_SET_PDEATHSIG would have been shorter, but it fires when the *thread* that started the child ends, it covers no
 grandchildren, and setting it needs code between fork and exec of a process that has other threads.
@@ -37,24 +38,56 @@ class _Reaper:
         self._lock = threading.Lock()
         self._owner = 0
         self._mark = ""
+        self._directories: dict[str, None] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def mark(self) -> str:
         """The mark new children must carry; a reaper for it is running when this returns."""
         with self._lock:
-            if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
-                if self._owner != os.getpid():
-                    self._owner, self._mark = os.getpid(), f"{os.getpid()}-{secrets.token_hex(8)}"
-                environment = {name: value for name, value in os.environ.items() if name != reaper.VARIABLE}
-                self._process = subprocess.Popen(
-                    [sys.executable, reaper.__file__, self._mark],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                    env=environment,
-                )
+            self._run()
             return self._mark
+
+    def inherit(self, directory: str) -> None:
+        """From now on ``directory`` is removed after the end of this process."""
+        with self._lock:
+            self._run()
+            self._directories[directory] = None
+            self._tell(reaper.INHERIT, directory)
+
+    def not_inherited(self, directory: str) -> None:
+        """No longer: the name may be somebody else's next."""
+        with self._lock:
+            if self._owner == os.getpid() and directory in self._directories:
+                del self._directories[directory]
+                self._tell(reaper.LEAVE, directory)
+
+    def _run(self) -> None:
+        if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
+            return
+        if self._owner != os.getpid():
+            # After a fork: what was there before is the parent's.
+            self._owner, self._mark = os.getpid(), f"{os.getpid()}-{secrets.token_hex(8)}"
+            self._directories.clear()
+        environment = {name: value for name, value in os.environ.items() if name != reaper.VARIABLE}
+        self._process = subprocess.Popen(
+            [sys.executable, reaper.__file__, self._mark],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+            # A word is to be in the pipe, and not in a buffer that dies with this process.
+            bufsize=0,
+        )
+        for directory in self._directories:
+            self._tell(reaper.INHERIT, directory)
+
+    def _tell(self, word: bytes, directory: str) -> None:
+        assert self._process is not None, "told after it was started"
+        assert self._process.stdin is not None, "it was started with a pipe"
+        # One that was killed is replaced, and told everything again, with the next child or directory.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(word + os.fsencode(directory) + reaper.END)
 
 
 _REAPER = _Reaper()
@@ -63,6 +96,16 @@ _REAPER = _Reaper()
 def mortal_environment(env: Mapping[str, str]) -> dict[str, str]:
     """``env`` with the mark of the children of this process, for a child that is not a ``ChildProcess``."""
     return {**env, reaper.VARIABLE: _REAPER.mark()}
+
+
+def inherit(directory: str) -> None:
+    """Have a directory of ours (``reaper.OURS``) removed after the end of this process and its children, always."""
+    _REAPER.inherit(os.path.abspath(directory))
+
+
+def not_inherited(directory: str) -> None:
+    """Take ``inherit`` back: the directory is gone, and its name may be somebody else's."""
+    _REAPER.not_inherited(os.path.abspath(directory))
 
 
 class _ChildProtocol(asyncio.subprocess.SubprocessStreamProtocol):

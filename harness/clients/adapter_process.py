@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from harness.clients.client import (
     AdapterRefused,
     ClientError,
 )
+from harness.mortal_directory import MortalDirectory
 from harness.processes import ChildProcess
 
 ALIVE_TIMEOUT_S = 5.0
@@ -67,7 +67,7 @@ class AdapterProcess:
         self._trouble: AdapterError | None = None
         self._probe: asyncio.Task[None] | None = None
         self._stopping = False
-        self._own_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._own_folder: MortalDirectory | None = None
         self._last_words = ""
 
     async def start(self) -> None:
@@ -78,7 +78,7 @@ class AdapterProcess:
         """
         log = self._log
         if log is None:
-            self._own_folder = tempfile.TemporaryDirectory(prefix="starquake-")
+            self._own_folder = MortalDirectory("client")
             log = Path(self._own_folder.name) / f"{self.name}.log"
         self._stopping, self._trouble = False, None
         self._child = await ChildProcess.spawn_piped(self._command, name=self.name, log=log, env=self._env)

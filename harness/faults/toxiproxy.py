@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from harness.faults.toxics import BadToxic, checked
 from harness.faults.toxiproxy_api import ToxiproxyApi
 from harness.faults.toxiproxy_binary import MEND, obtain
 from harness.faults.toxiproxy_error import ToxiproxyDied, ToxiproxyError
+from harness.mortal_directory import MortalDirectory
 from harness.processes import ChildProcess
 from harness.setup_error import SetupError
 
@@ -38,13 +38,13 @@ class Toxiproxy:
         self._progress = progress
         self._child: ChildProcess | None = None
         self._api: ToxiproxyApi | None = None
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._directory: MortalDirectory | None = None
         self._links: list[Link] = []
 
     async def start(self) -> None:
         """Start a server on a free port of 127.0.0.1. Raises ``SetupError``; nothing is left running then."""
         found = await asyncio.to_thread(obtain, self._progress)
-        self._directory = tempfile.TemporaryDirectory(prefix="starquake-toxiproxy-")
+        self._directory = MortalDirectory("toxiproxy")
         try:
             # With port 0 the kernel chooses, so no other process can take the port between choice and use.
             self._child = await ChildProcess.spawn_logged(

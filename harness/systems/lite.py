@@ -6,11 +6,11 @@ import asyncio
 import importlib.metadata
 import importlib.util
 import socket
-import tempfile
 from pathlib import Path
 
 import psutil
 
+from harness.mortal_directory import MortalDirectory
 from harness.processes import ChildProcess
 from harness.setup_error import SetupError
 from harness.systems.handshake import HandshakeFailed, handshake
@@ -73,12 +73,12 @@ class LiteSystem(System):
     def __init__(self) -> None:
         self.version = installed_version()
         self._child: ChildProcess | None = None
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._directory: MortalDirectory | None = None
         self._last_log = ""
 
     async def start(self) -> Address:
         binary = lite_binary()
-        self._directory = tempfile.TemporaryDirectory(prefix="starquake-lite-")
+        self._directory = MortalDirectory("lite")
         try:
             for _ in range(PORT_ATTEMPTS):
                 port = _free_port()

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from harness.mortal_directory import MortalDirectory
 from harness.processes import ChildProcess
 from harness.setup_error import SetupError
 from harness.systems.broker_process import SETTINGS, Settings
@@ -293,7 +293,7 @@ async def training_start(installation: Installation, java: Java, archive: Path) 
 
     Raises ``SetupError``. ``archive`` holds for exactly this class path (its jars' times too) and this Java.
     """
-    with tempfile.TemporaryDirectory(prefix="starquake-pulsar-") as place:
+    with MortalDirectory("pulsar") as place:
         directory = Path(place)
         unfinished = directory / "classes.jsa"
         broker = Standalone.in_training(installation, java, unfinished, directory)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.mortal_directory import MortalDirectory
 from harness.setup_error import SetupError
 from harness.systems.broker_process import BrokerProcess
 from harness.systems.pulsar.install import ensure_installed
@@ -41,7 +41,7 @@ class PulsarSystem(System):
         self._broker: Standalone | None = None
         self._admin: PulsarAdmin | None = None
         self._java: Java | None = None
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._directory: MortalDirectory | None = None
         self._last_log = ""
 
     async def start(self) -> Address:
@@ -53,7 +53,7 @@ class PulsarSystem(System):
     async def _start(self, installation: Installation, java: Java) -> Address:
         try:
             # What the broker still writes while it is killed may come after the directory was looked through.
-            self._directory = tempfile.TemporaryDirectory(prefix="starquake-pulsar-", ignore_cleanup_errors=True)
+            self._directory = MortalDirectory("pulsar", ignore_cleanup_errors=True)
         except OSError as error:
             raise SetupError(
                 f"no directory for the data of {self.name}: {error.strerror or error}",
