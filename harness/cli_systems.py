@@ -13,7 +13,7 @@ from rich.status import Status
 
 from harness.setup_error import SetupError
 from harness.systems.pulsar.install import install, remove
-from harness.systems.pulsar.installation import find, installed_versions, versions_directory
+from harness.systems.pulsar.installation import installed_versions, versions_directory, whole
 from harness.systems.pulsar.lock import pinned, pinned_versions
 from harness.systems.pulsar.version import PulsarVersion
 from harness.systems.resolve import OURS_TO_START, PULSAR, is_ours_to_start, resolve
@@ -41,22 +41,23 @@ def rows(others: dict[str, str]) -> list[Row]:
     versions = sorted({*here, *listed}, reverse=True)
     return [
         *(Row(name, "", None, description) for name, description in others.items()),
-        *(_row(version) for version in versions),
+        *(row for version in versions if (row := _row(version)) is not None),
     ]
 
 
-def _row(version: PulsarVersion) -> Row:
+def _row(version: PulsarVersion) -> Row | None:
+    """None for one that is not pinned, and was removed meanwhile."""
     name = f"{PULSAR}{version}"
     try:
-        found = find(version)
+        found = whole(version)
         if found is not None:
-            found.verify()
             kind = "pinned" if pinned(version) is not None else "as Maven resolved it"
             return Row(name, "installed", found.size, f"a standalone broker, {len(found.lock.jars)} jars, {kind}")
         lock = pinned(version)
     except SetupError as error:
         return Row(name, "damaged", None, str(error))
-    assert lock is not None, "what is neither installed nor pinned is not listed"
+    if lock is None:
+        return None
     return Row(name, "can be installed", lock.size, f"a standalone broker, {len(lock.jars)} jars, pinned")
 
 

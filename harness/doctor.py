@@ -20,7 +20,7 @@ from harness.faults import toxiproxy_binary
 from harness.faults.toxiproxy_binary import passed_over
 from harness.setup_error import SetupError
 from harness.systems.lite import lite_binary
-from harness.systems.pulsar.installation import find, installed_versions
+from harness.systems.pulsar.installation import installed_versions, whole
 from harness.systems.pulsar.jdk import find_java
 from harness.systems.pulsar.maven import find_maven
 from harness.systems.pulsar.version import NEWEST_LTS
@@ -256,13 +256,12 @@ def maven() -> Finding:
 
 def installed_pulsars() -> Finding:
     """Every installed version, each jar of it read: one that is damaged would end a run."""
-    whole, broken = [], []
+    sound, broken = [], []
     for version in installed_versions():
         try:
-            found = find(version)
+            found = whole(version)
             if found is not None:
-                found.verify()
-                whole.append(f"{version} ({found.size / 1e6:.0f} MB)")
+                sound.append(f"{version} ({found.size / 1e6:.0f} MB)")
         except SetupError as error:
             broken.append(error)
     if broken:
@@ -274,7 +273,7 @@ def installed_pulsars() -> Finding:
             _PULSAR,
             False,
         )
-    detail = ", ".join(whole) or f"none; the first run installs what it needs, or: {INSTALL}"
+    detail = ", ".join(sound) or f"none; the first run installs what it needs, or: {INSTALL}"
     return Finding("installed Pulsars", True, detail, "", _PULSAR, False)
 
 

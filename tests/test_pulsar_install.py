@@ -402,6 +402,36 @@ def test_the_command_installs_lists_and_removes(machine: Machine):
     assert '"name": "pulsar@4.0.7", "state": "can be installed"' in command("list", "--json")[1]
 
 
+def test_what_is_removed_while_it_is_listed_is_not_there(machine: Machine, monkeypatch: pytest.MonkeyPatch):
+    command("install", "pulsar@4.0.7", f"pulsar@{UNPINNED}")
+    verify = Installation.verify
+
+    def removed_meanwhile(self: Installation) -> None:
+        shutil.rmtree(self.directory)
+        verify(self)
+
+    monkeypatch.setattr(Installation, "verify", removed_meanwhile)
+    code, listed = command("list", "--json")
+    assert code == 0
+    assert '"name": "pulsar@4.0.7", "state": "can be installed"' in listed
+    assert str(UNPINNED) not in listed
+
+
+def test_the_size_is_of_what_is_there_while_it_is_removed(machine: Machine, monkeypatch: pytest.MonkeyPatch):
+    found, _ = made()
+    size, gone = found.size, found.jars[1]
+    assert size == sum(path.stat().st_size for path in found.directory.rglob("*") if path.is_file())
+    expected = size - gone.stat().st_size
+    listed = list(os.walk(found.directory))
+    gone.unlink()
+    with monkeypatch.context() as patch:
+        # As a directory is listed, and its files are gone when they are asked for their sizes.
+        patch.setattr(os, "walk", lambda top: iter(listed))
+        assert found.size == expected
+    shutil.rmtree(found.directory)
+    assert found.size == 0
+
+
 def test_a_damaged_version_is_listed_as_such(machine: Machine):
     found, _ = made()
     found.jars[1].write_text("?")
@@ -421,8 +451,8 @@ def test_a_damaged_version_is_listed_as_such(machine: Machine):
         (("install", "lite"), "'lite' cannot be installed or removed; pulsar@VERSION can"),
         (("install",), "Missing argument"),
         (("remove", "pulsar@4.0.7"), "pulsar@4.0.7 is not installed"),
-        (("start", "pulsar://127.0.0.1:1"), "started by somebody else"),
-        (("start", "nonsense"), "no system 'nonsense'"),
+        (("start", "pulsar://127.0.0.1:1"), "'pulsar://127.0.0.1:1' is nothing to start"),
+        (("start", "nonsense"), "'nonsense' is nothing to start"),
     ],
 )
 def test_what_the_command_refuses(machine: Machine, arguments: tuple[str, ...], told: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -41,8 +42,13 @@ class Installation:
 
     @property
     def size(self) -> int:
-        """Bytes on disk, archives included."""
-        return sum(path.stat().st_size for path in self.directory.rglob("*") if path.is_file())
+        """Bytes on disk, archives included; of what is there, when somebody removes it meanwhile."""
+        total = 0
+        for place, _, names in os.walk(self.directory):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    total += os.stat(os.path.join(place, name)).st_size
+        return total
 
     def archive_path(self, java: Java) -> Path:
         """Where the class-data archive for this Java is, or would be."""
@@ -106,6 +112,23 @@ def find(version: PulsarVersion) -> Installation | None:
     if lock.version != version:
         raise damaged(version, f"{directory / MANIFEST} is about {lock.version}")
     return Installation(version, directory, lock)
+
+
+def whole(version: PulsarVersion) -> Installation | None:
+    """The installed version, verified; None when it is not installed, or was removed while it was looked at.
+
+    Raises ``SetupError`` when it is damaged.
+    """
+    try:
+        found = find(version)
+        if found is not None:
+            found.verify()
+    except SetupError:
+        # It goes from its place at once, and its files afterwards.
+        if not (versions_directory() / str(version)).is_dir():
+            return None
+        raise
+    return found
 
 
 def installed_versions() -> list[PulsarVersion]:
