@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import re
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 from harness.cache_directory import cache_directory
 from harness.faults import toxiproxy_binary
 from harness.faults.toxiproxy_binary import passed_over
+from harness.program_answer import answer_of
 from harness.setup_error import SetupError
 from harness.systems.lite import lite_binary
 from harness.systems.pulsar.installation import installed_versions, whole
@@ -25,7 +25,7 @@ from harness.systems.pulsar.jdk import find_java
 from harness.systems.pulsar.maven import find_maven
 from harness.systems.pulsar.version import NEWEST_LTS
 
-ASK_TIMEOUT_S = 20.0
+CONNECT_TIMEOUT_S = 20.0
 FREE_DISK_BYTES = 1_000_000_000
 PORTS_AT_ONCE = 16
 MINIMUM_PYTHON = (3, 11)
@@ -164,7 +164,7 @@ def loopback() -> Finding:
             held.append(listener)
             listener.bind(("127.0.0.1", 0))
             listener.listen(1)
-        with socket.create_connection(held[0].getsockname(), timeout=ASK_TIMEOUT_S):
+        with socket.create_connection(held[0].getsockname(), timeout=CONNECT_TIMEOUT_S):
             pass
     except OSError as error:
         problem = str(error)
@@ -308,18 +308,8 @@ _TOOLS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
 def _ask(command: list[str]) -> str | None:
     """The first line the program answers with, colours removed; None when it does not run, fails or hangs."""
     try:
-        answer = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=ASK_TIMEOUT_S,
-            check=True,
-            env={**os.environ, "NO_COLOR": "1"},
-            cwd=Path(tempfile.gettempdir()),
-        )
+        # Not where we are: a Python that is asked would import what lies there.
+        answer = answer_of(command, cwd=Path(tempfile.gettempdir()))
     except (OSError, subprocess.SubprocessError):
         return None
-    return re.sub(r"\x1b\[[0-9;]*m", "", answer.stdout.strip().split("\n")[0])
+    return re.sub(r"\x1b\[[0-9;]*m", "", answer.strip().split("\n")[0])

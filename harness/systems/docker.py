@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.setup_error import SetupError
 from harness.systems.broker_process import BrokerProcess, Settings
-from harness.systems.first_message import send_one
+from harness.systems.first_message import READY_TOPIC, send_one
 from harness.systems.handshake import HandshakeFailed, handshake
 from harness.systems.product import product_of
 from harness.systems.pulsar.ports import HOST, free_block
@@ -47,7 +47,6 @@ FAILED_LOOKS = 5
 
 RUNS = frozenset({"running", "paused"})
 LOG_LINES = 40
-READY_TOPIC = "persistent://public/default/starquake-ready"
 
 INSTALL = "pip install 'starquake[docker]'"
 

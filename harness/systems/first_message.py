@@ -18,6 +18,9 @@ from harness.wire.pulsar_pb2 import (
     MessageMetadata,
 )
 
+READY_TOPIC = "persistent://public/default/starquake-ready"
+"""Where the message goes that says whether a broker of ours is ready: no run uses that topic."""
+
 
 async def send_one(host: str, port: int, topic: str, timeout: float) -> Position:
     """Store one small message on ``topic`` (its complete name) and return where it was stored.

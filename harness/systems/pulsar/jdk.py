@@ -11,10 +11,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.program_answer import answer_of
 from harness.setup_error import SetupError
 from harness.systems.pulsar.version import PulsarVersion
 
-ASK_TIMEOUT_S = 20.0
 FIRST_WITH_DYNAMIC_ARCHIVE = 13
 
 MEND = "Install one (apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one that is there."
@@ -77,16 +77,7 @@ def find_java(version: PulsarVersion | None = None) -> Java:
 def _examine(path: Path, source: str, changed_ns: int) -> Java:
     """Asks it once in the life of this process; ``changed_ns`` tells a replaced one from the one asked before."""
     try:
-        answer = subprocess.run(
-            [path, "-XshowSettings:properties", "-version"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=ASK_TIMEOUT_S,
-            check=True,
-        ).stdout
+        answer = answer_of([path, "-XshowSettings:properties", "-version"])
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stdout", None) or str(error)).strip().splitlines()
         raise SetupError(

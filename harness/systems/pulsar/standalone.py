@@ -17,7 +17,7 @@ from harness.mortal_directory import MortalDirectory
 from harness.processes import ChildProcess
 from harness.setup_error import SetupError
 from harness.systems.broker_process import SETTINGS, Settings
-from harness.systems.first_message import send_one
+from harness.systems.first_message import READY_TOPIC, send_one
 from harness.systems.handshake import HandshakeFailed
 from harness.systems.pulsar.installation import Installation
 from harness.systems.pulsar.jdk import Java
@@ -38,7 +38,6 @@ FREE_DISK_BYTES = 200_000_000
 """About what a broker writes during a run. With less it starts, and goes read-only in the middle."""
 FULL_DISK_BYTES = 5_000_000
 
-READY_TOPIC = "persistent://public/default/starquake-ready"
 _LOG_BYTES = 256 * 1024
 
 
