@@ -207,6 +207,7 @@ class Busy(Watched):
     """
 
     unanswered = taken = 0
+    removes = True
 
     @property
     def admin(self) -> Any:
@@ -221,6 +222,11 @@ class Busy(Watched):
                     system.taken -= 1
                     raise AdminExists("Namespace already exists")
                 await super().create_namespace(namespace)
+
+            async def remove_namespace(self, namespace: str) -> None:
+                if not system.removes:
+                    raise AdminUnreachable("DELETE namespaces: no answer within 5 s")
+                await super().remove_namespace(namespace)
 
         server = self._running()
         admin = Silent(server.machine, server.now, server.perform)
@@ -297,6 +303,20 @@ def test_without_an_answer_of_a_system_that_is_gone_the_world_is_broken(
     monkeypatch.setattr(world, "_over", lambda: next(gone))
     with pytest.raises(WorldBroken, match="the system ended"):
         world.open(SENDS)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_world_that_broke_leaves_no_namespace_behind_in_silence(busy: tuple[Busy, RealWorld], answers: bool) -> None:
+    system, world = busy
+    world.open(SENDS)
+    world.lost("the client's process ended 3 times")
+    system.removes = answers
+    if answers:
+        world.stop()
+        assert sorted(set(system.removed)) == system.made
+    else:
+        with pytest.raises(RuntimeError, match=f"still has the namespaces {system.made[0]}.* by hand"):
+            world.stop()
 
 
 class SaysOff:
