@@ -85,6 +85,18 @@ def test_a_broker_that_the_plan_left_down_is_healed(world: World) -> None:
     assert len(stored(outcome)) == 1
 
 
+@pytest.mark.parametrize("down", [KILL, STOP])
+def test_what_is_done_to_a_process_that_is_down_is_not_injected(world: World, down: Fault) -> None:
+    again = (KILL, STOP, Fault(kind="broker_pause", attributes={"ms": 100}))
+    send = op("send", "p0", tag="m")
+    outcome = run_plan(world, plan_of(CONSUMER, PRODUCER, send, down, *again, START, CONSUME))
+    clean(outcome)
+    assert faults(outcome) == [down.kind, *["not_injected"] * 3, "broker_ready", "healed", "quiescent"]
+    told = [event.extra for event in outcome.history if event.kind == "not_injected"]
+    assert [extra["fault"] for extra in told] == [fault.kind for fault in again]
+    assert {extra["why"] for extra in told} == {"the broker is down"}
+
+
 def test_a_start_of_a_broker_that_is_up_stops_it_first(world: World) -> None:
     outcome = run_plan(world, plan_of(CONSUMER, PRODUCER, op("send", "p0", tag="kept"), START, CONSUME))
     clean(outcome)

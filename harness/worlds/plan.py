@@ -57,6 +57,8 @@ FaultKind = Literal[NetworkFault, ProcessFault, AdminFault]
 
 PROCESS_FAULTS: frozenset[str] = frozenset(get_args(ProcessFault))
 ADMIN_FAULTS: frozenset[str] = frozenset(get_args(AdminFault))
+FAULTS_OF_A_RUNNING_PROCESS = frozenset({"broker_kill", "broker_stop", "broker_pause"})
+"""Those that are signals, which nobody gets while the broker is down."""
 
 
 class Operation(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from harness.worlds.audit import Auditor
 from harness.worlds.broken import SystemStaysDown
 from harness.worlds.downtime import Downtime
 from harness.worlds.fault_attributes import MaxMessageSize, Pause, Rollover, attributes_of
-from harness.worlds.plan import Fault
+from harness.worlds.plan import FAULTS_OF_A_RUNNING_PROCESS, Fault
 from harness.worlds.record import Records, record_broker, record_fault, record_not_injected
 
 _PULSAR: dict[str, tuple[str, int]] = {
@@ -64,7 +64,9 @@ class ProcessFaults:
         self.used = True
         attributes = attributes_of(fault)
         await self._end_of_pause()
-        if isinstance(attributes, Pause):
+        if self._down and fault.kind in FAULTS_OF_A_RUNNING_PROCESS:
+            record_not_injected(self._recorder, fault, "the broker is down")
+        elif isinstance(attributes, Pause):
             await self._pause(fault, attributes.ms / 1000)
         elif isinstance(attributes, Rollover | MaxMessageSize):
             await self._restart_with(fault, _settings(attributes))
@@ -108,8 +110,6 @@ class ProcessFaults:
 
     async def _pause(self, fault: Fault, seconds: float) -> None:
         record_fault(self._recorder, fault)
-        if self._down:
-            return
         self._leave()
         await self._ask(self._process.pause(), "could not be paused")
         self._pause_over.clear()

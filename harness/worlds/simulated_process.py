@@ -8,7 +8,7 @@ from harness.reference.broker.machine import BrokerMachine
 from harness.reference.outputs import BrokerOutput
 from harness.worlds.downtime import Downtime
 from harness.worlds.fault_attributes import MaxMessageSize, Pause, Rollover, attributes_of
-from harness.worlds.plan import Fault
+from harness.worlds.plan import FAULTS_OF_A_RUNNING_PROCESS, Fault
 from harness.worlds.record import Records, record_broker, record_fault, record_not_injected
 from harness.worlds.simulated_network import MILLISECOND, Timeline
 
@@ -46,6 +46,9 @@ class SimulatedProcess:
         attributes = attributes_of(fault)
         if isinstance(attributes, Rollover) and attributes.entries is None:
             record_not_injected(self._recorder, fault, "ledgers of the reference broker are limited by entries only")
+            return
+        if self._machine.down and fault.kind in FAULTS_OF_A_RUNNING_PROCESS:
+            record_not_injected(self._recorder, fault, "the broker is down")
             return
         if fault.kind != "broker_start":
             record_fault(self._recorder, fault)
@@ -98,8 +101,6 @@ class SimulatedProcess:
         self.downtime.end()
 
     def _pause(self, ms: int) -> None:
-        if self._machine.down:
-            return
         self.downtime.begin()
         self.paused = True
         self._pauses += 1
