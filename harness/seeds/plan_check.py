@@ -21,6 +21,7 @@ CLIENTS = ("a", "b")
 LONGEST_WAIT_MS = 24 * 3600 * 1000
 MOST_MESSAGES = 100_000
 _LARGEST = 2**63 - 1
+_AUDITORS = f"{SUBSCRIPTION} is the auditor's, without which nothing could be read back"
 
 _Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_WAIT_MS)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_MESSAGES)]
@@ -135,6 +136,8 @@ def _check_params(operation: Operation, place: str) -> None:
     theirs = {name: value for name, value in operation.params.items() if name not in mine}
     if problem := next(_too_large(operation.params), ""):
         raise BadPlan(f"{place}: {problem}")
+    if operation.verb == "consumer" and mine.get("subscription") == SUBSCRIPTION:
+        raise BadPlan(f"{place}: {_AUDITORS}")
     try:
         msgspec.convert(mine, own)
         if request is not None:
@@ -185,4 +188,4 @@ def _check_attributes(fault: Fault, place: str) -> None:
     except BadAttributes as error:
         raise BadPlan(f"{place}: {error}") from error
     if fault.kind == "delete_subscription" and fault.attributes["subscription"] == SUBSCRIPTION:
-        raise BadPlan(f"{place}: {SUBSCRIPTION} is the auditor's, without which nothing could be read back")
+        raise BadPlan(f"{place}: {_AUDITORS}")
