@@ -370,6 +370,13 @@ def test_wrong_attributes_are_told_with_the_place(kind: Any, attributes: dict[st
     assert complaint in str(told.value)
 
 
+@pytest.mark.parametrize("kind", ["shared", "exclusive"])
+def test_no_consumer_may_take_the_auditors_subscription(kind: str) -> None:
+    with pytest.raises(BadPlan, match=r"operation 1 \(consumer c0\): starquake-audit is the auditor's"):
+        check_plan(plan_of(op("consumer", "c0", subscription=SUBSCRIPTION, type=kind)))
+    check_plan(plan_of(op("consumer", "c0", subscription=f"{SUBSCRIPTION}s", type=kind)))
+
+
 @pytest.mark.parametrize("kind", ["broker_kill", "unload", "dedup"])
 def test_a_toxic_belongs_to_no_fault_of_the_broker(kind: Any) -> None:
     attributes = {"enabled": True} if kind == "dedup" else {}
