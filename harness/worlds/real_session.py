@@ -479,8 +479,11 @@ class RealSession:
             except AdminError:
                 continue
             for name in subscriptions & set(storage.cursors):
-                at, last = storage.cursors[name].read_position, storage.last_confirmed
-                if at is not None and last is not None and (at.ledger, at.entry) <= (last.ledger, last.entry):
+                cursor, last = storage.cursors[name], storage.last_confirmed
+                # What was acknowledged on an earlier connection is not read again, wherever the cursor stands.
+                if last is None or (cursor.mark_delete is not None and cursor.mark_delete >= last):
+                    continue
+                if cursor.read_position is not None and cursor.read_position <= last:
                     return True
         return False
 
