@@ -32,6 +32,9 @@ QUIET_S = 0.15
 MAX_MESSAGE_SIZE = 128 * 1024 * 1024
 PERMITS = 1_000
 
+NOT_YET = (pb.ServiceNotReady, pb.PersistenceError, pb.MetadataError)
+"""Answers of a broker that is still coming up: 4.0.7 was seen to refuse a topic because its bookie was not there yet."""
+
 NOT_READY_S = 10.0
 """How long a broker may say that a topic is not ready (being unloaded, being loaded) before that is its answer."""
 
@@ -172,7 +175,7 @@ class Auditor:
         answer = await self._ask(subscribe, command.request_id)
         if answer.command.type == pb.BaseCommand.ERROR:
             problem = f"subscribe refused: {answer.command.error.message}"
-            raise (_NotReady if answer.command.error.error == pb.ServiceNotReady else AuditRefused)(problem)
+            raise (_NotReady if answer.command.error.error in NOT_YET else AuditRefused)(problem)
         watched.attached = True
 
     async def read_everything(self, stored: Stored | None = None) -> None:
