@@ -33,7 +33,7 @@ MAX_MESSAGE_SIZE = 128 * 1024 * 1024
 PERMITS = 1_000
 
 NOT_YET = (pb.ServiceNotReady, pb.PersistenceError, pb.MetadataError)
-"""Answers of a broker that is still coming up: 4.0.7 was seen to refuse a topic because its bookie was not there yet."""
+"""Answers of a broker that is still coming up: 4.0.7 refuses a topic as long as its bookie is not there yet."""
 
 NOT_READY_S = 10.0
 """How long a broker may say that a topic is not ready (being unloaded, being loaded) before that is its answer."""
