@@ -285,7 +285,10 @@ class AdminStorage(Invariant[StorageState]):
         high = Counter(ledger for ledger, _ in set(state.entries) - later)
         for ledger, held in listed.items():
             state.judged["LEDGER-05"] += 1
-            if held is not None and not low[ledger] <= held <= high[ledger]:
+            # Writes under way when a topic is terminated may stand behind its end: in the ledger, and not in the topic
+            # (2.10.5 lists 21 entries of which one was confirmed).
+            behind = sample.extra.get("state") == "Terminated" and ledger == max(listed)
+            if held is not None and (held < low[ledger] or (held > high[ledger] and not behind)):
                 least, most = low[ledger], high[ledger]
                 what = f"{held} entries, stored are {least if least == most else f'{least} to {most}'}"
                 yield self._false_list(state, sample, f"ledger {ledger} is said to hold {what}")
