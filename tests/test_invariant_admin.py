@@ -54,9 +54,11 @@ class AdminHistory(ConsumerHistory):
         extra = {"individually_deleted": [list(part) for part in ranges], "backlog": backlog}
         self.told("CURSOR", extra, asked, subscription=SUBSCRIPTION, ledger_id=ledger, entry_id=entry)
 
-    def ledgers(self, last: Position | None, *rows: tuple[int, int | None], asked: float = 2) -> None:
+    def ledgers(
+        self, last: Position | None, *rows: tuple[int, int | None], asked: float = 2, state: str = "LedgerOpened"
+    ) -> None:
         ledger, entry = last or (None, None)
-        extra = {"ledgers": [[one, count, None] for one, count in rows], "entries": None, "state": "LedgerOpened"}
+        extra = {"ledgers": [[one, count, None] for one, count in rows], "entries": None, "state": state}
         self.told("LEDGERS", extra, asked, ledger_id=ledger, entry_id=entry)
 
     def fault(self, kind: str, **columns: Any) -> None:
@@ -146,14 +148,14 @@ def holes(mark: Position | None, *ranges: tuple[int, int, int], backlog: int | N
     return tell
 
 
-def listed(last: Position | None, *rows: tuple[int, int | None]) -> Story:
+def listed(last: Position | None, *rows: tuple[int, int | None], state: str = "LedgerOpened") -> Story:
     """Three entries in ledger 1 and one in ledger 4."""
     places = ((1, 0), (1, 1), (1, 2), (4, 0))
 
     def tell(history: AdminHistory) -> None:
         stored(history, *places)
         history.rest()
-        history.ledgers(last, *rows)
+        history.ledgers(last, *rows, state=state)
         read(history, *places)
 
     return tell
@@ -213,8 +215,14 @@ CASES: dict[tuple[str, str], tuple[tuple[Story, ...], tuple[Story, ...]]] = {
             listed((1, 2), (1, 3), (4, 1)),
             listed((4, 1), (1, 3), (4, 1)),
             listed(None, (1, 3), (4, 1)),
+            listed((4, 0), (1, 4), (4, 1), state="Terminated"),
         ),
-        (listed((4, 0), (1, 3), (4, 1)), listed((4, 0), (1, 3), (4, None)), listed((4, 0), (1, 3), (4, 1), (6, 0))),
+        (
+            listed((4, 0), (1, 3), (4, 1)),
+            listed((4, 0), (1, 3), (4, 9), state="Terminated"),
+            listed((4, 0), (1, 3), (4, None)),
+            listed((4, 0), (1, 3), (4, 1), (6, 0)),
+        ),
     ),
 }
 
