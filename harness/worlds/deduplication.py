@@ -1,10 +1,9 @@
-"""Deduplication of one session's topics, switched in the way its system has for it."""
+"""Deduplication of one session's topics, switched by the admin service."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 from harness.systems.admin import Admin, AdminRefused
 
@@ -18,14 +17,6 @@ class NotInForce(RuntimeError):
     """The broker accepted the switch and did not do it: the session would be judged by what is not so."""
 
 
-class Deduplication(Protocol):
-    async def switch(self, enabled: bool, topics: Sequence[str]) -> None:
-        """Returns once it is so for these topics and for those to come. Raises NotInForce, AdminError."""
-
-    async def check(self, topic: str) -> None:
-        """Returns once a topic that is new has what was switched last. Raises NotInForce, AdminError."""
-
-
 class SwitchedByNamespace:
     """By the admin service, for a namespace that the session has for itself."""
 
@@ -35,12 +26,14 @@ class SwitchedByNamespace:
         self._enabled = False
 
     async def switch(self, enabled: bool, topics: Sequence[str]) -> None:
+        """Returns once it is so for these topics and for those to come. Raises NotInForce, AdminError."""
         self._enabled = enabled
         await self._admin.set_deduplication(self._namespace, enabled)
         for topic in topics:
             await self.check(topic)
 
     async def check(self, topic: str) -> None:
+        """Returns once a topic that is new has what was switched last. Raises NotInForce, AdminError."""
         deadline = asyncio.get_running_loop().time() + IN_FORCE_S
         while True:
             try:
@@ -54,21 +47,3 @@ class SwitchedByNamespace:
                 word = "on" if self._enabled else "off"
                 raise NotInForce(f"deduplication was switched {word}, but after {IN_FORCE_S:.0f} s not so for {topic}")
             await asyncio.sleep(POLL_S)
-
-
-class SwitchedByPrefix:
-    """By a system in this process, for topics whose complete name begins so; at once."""
-
-    def __init__(self, system: SwitchesByPrefix, prefix: str) -> None:
-        self._system = system
-        self._prefix = prefix
-
-    async def switch(self, enabled: bool, topics: Sequence[str]) -> None:
-        self._system.set_dedup(enabled, self._prefix)
-
-    async def check(self, topic: str) -> None:
-        return
-
-
-class SwitchesByPrefix(Protocol):
-    def set_dedup(self, enabled: bool, prefix: str = "") -> None: ...

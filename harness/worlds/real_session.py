@@ -25,7 +25,7 @@ from harness.worlds.admin_faults import AdminFaults, subject
 from harness.worlds.attachments import Attachments
 from harness.worlds.audit import AuditError, Auditor
 from harness.worlds.broken import SystemDied, SystemStaysDown
-from harness.worlds.deduplication import Deduplication, NotInForce, SwitchedByNamespace, SwitchedByPrefix
+from harness.worlds.deduplication import NotInForce, SwitchedByNamespace
 from harness.worlds.downtime import WhileUp
 from harness.worlds.driver import (
     DEFAULT_NAMESPACE,
@@ -36,7 +36,6 @@ from harness.worlds.driver import (
     Look,
     Rest,
     Script,
-    topic_name,
 )
 from harness.worlds.fault_attributes import Partitions, Quota, attributes_of
 from harness.worlds.lane import CLIENT_HANDLES, Lane
@@ -44,7 +43,7 @@ from harness.worlds.namespaces import TENANT
 from harness.worlds.observation import observe
 from harness.worlds.plan import ADMIN_FAULTS, PROCESS_FAULTS, Fault, Operation, Plan
 from harness.worlds.process_faults import ProcessFaults
-from harness.worlds.record import HEALING, record_cursor, record_dedup, record_fault, record_not_injected
+from harness.worlds.record import HEALING, record_dedup, record_fault, record_not_injected
 from harness.worlds.world import Outcome
 
 if TYPE_CHECKING:
@@ -152,14 +151,11 @@ class RealSession:
         """Those topic 0 begins with, where there is somebody to make them."""
         return int(self._plan.topic_options.get("partitions", 0)) if self._world.system.admin is not None else 0
 
-    def _dedup_switch(self) -> Deduplication | None:
+    def _dedup_switch(self) -> SwitchedByNamespace | None:
         system = self._world.system
-        if "dedup_switch" not in system.capabilities:
+        if "dedup_switch" not in system.capabilities or system.admin is None:
             return None
-        if system.admin is not None:
-            return SwitchedByNamespace(system.admin, self._namespace)
-        # For this run's topics only: other runs are going on beside it.
-        return SwitchedByPrefix(system, topic_name(self._run, "")) if hasattr(system, "set_dedup") else None
+        return SwitchedByNamespace(system.admin, self._namespace)
 
     def _process_faults_at_hand(self) -> ProcessFaults | None:
         process, world = self._world.system.process, self._world
@@ -359,26 +355,12 @@ class RealSession:
         """Record the broker's own view of the session's topics, as far as it has one and is there."""
         admin = self._world.system.admin
         if admin is None:
-            if self._sample_cursors():
-                return Answer({})
             return Answer(None, "unsupported", f"{self._world.system.name} has no view of its own to show")
         if self._world.downtime.on_purpose:
             return Answer(None, "unavailable", "the broker is down or paused")
         async with self._looking, self._world.observing:
             await observe(admin, WhileUp(self._recorder, self._world.downtime), list(self._driver.topics))
         return Answer({})
-
-    def _sample_cursors(self) -> bool:
-        """The same of a system in this process; whether it is one that can tell."""
-        view_of = getattr(self._world.system, "cursor", None)
-        if "cursor_view" not in self._world.system.capabilities or view_of is None:
-            return False
-        for topic in self._driver.topics:
-            for subscription in sorted({c.subscription for c in self._driver.consumers.values() if c.topic == topic}):
-                view = view_of(topic, subscription)
-                if view is not None:
-                    record_cursor(self._recorder, topic, subscription, view)
-        return True
 
     # --- the end -------------------------------------------------------------------------------------------------
 
