@@ -137,7 +137,7 @@ def test_the_maven_of_the_environment(machine: Machine, monkeypatch: pytest.Monk
             "[ERROR] Could not transfer artifact a:b:pom:1 from/to central (https://repo.example): Connect refused",
             "cannot reach its registry: Could not transfer artifact a:b:pom:1 .* Connect refused",
         ),
-        ("[ERROR] /root/.m2/x.jar.part: No space left on device", "no space left on device"),
+        ("[ERROR] ~/.m2/x.jar.part: No space left on device", "no space left on device"),
         ("[FATAL] Non-parseable settings ~/.m2/settings.xml: only whitespace allowed", "Non-parseable settings"),
         ("Error: Could not find or load main class org.codehaus", "exit code 1.*\n.*Could not find or load main"),
     ],
